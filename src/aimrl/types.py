@@ -1,0 +1,63 @@
+"""The shared nouns: errors, goal specification, transitions and metrics."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # keep `aimrl --help` fast: nothing heavy is imported here
+    from jaxtyping import Array, Bool, Float, Int
+
+    Metrics = dict[str, Float[Array, ""]]
+
+
+class UserError(Exception):
+    """Bad input or bad usage, told in one clear line; the command line exits 2 with it."""
+
+
+def nearest(name: str, valid: Iterable[str], what: str = "name") -> str:
+    """One line that rejects `name` and suggests the nearest valid ones."""
+    names = sorted(set(valid))
+    lower = {n.lower(): n for n in names}
+    close = [lower[c] for c in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
+    return f"unknown {what} '{name}': {hint}"
+
+
+@dataclass(frozen=True)
+class GoalSpec:
+    """What an agent or a reward must know of a goal environment: sizes and bounds, never the simulator."""
+
+    obs_dim: int
+    goal_dim: int
+    action_dim: int  # size of a continuous action, or the number of discrete actions
+    horizon: int  # the time limit of one episode in steps
+    discrete: bool = False
+    env_id: str = ""
+
+
+class Transition(NamedTuple):
+    """A batch of transitions (s, a, s′, g) as the replay hands them to rewards and agents.
+
+    `goal` is the goal in force, hindsight or not; `desired` the one the episode was played for. `future` is an achieved goal of the same
+    episode, `future_steps` ≥ 1 steps after s. `prefix_mean` and `prefix_var` are the episode's moments of achieved goals up to and
+    including s′ (only SMiRL asks for them).
+    """
+
+    obs: Float[Array, "*batch obs"]
+    action: Float[Array, "*batch act"]
+    next_obs: Float[Array, "*batch obs"]
+    achieved: Float[Array, "*batch goal"]
+    next_achieved: Float[Array, "*batch goal"]
+    goal: Float[Array, "*batch goal"]
+    desired: Float[Array, "*batch goal"]
+    future: Float[Array, "*batch goal"]
+    future_steps: Int[Array, "*batch"]
+    relabelled: Bool[Array, "*batch"]
+    task_reward: Float[Array, "*batch"]
+    success: Bool[Array, "*batch"]  # s′ meets `goal`
+    terminated: Bool[Array, "*batch"]  # s′ ends the episode for good under `goal`: no bootstrapping
+    prefix_mean: Any = None
+    prefix_var: Any = None
