@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:  # keep `aimrl --help` fast: nothing heavy is imported here
     from jaxtyping import Array, Bool, Float, Int
 
-    Metrics = dict[str, Float[Array, ""]]
+Metrics = dict[str, Any]  # names like "td3/q" to scalars
 
 
 class UserError(Exception):

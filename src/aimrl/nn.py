@@ -1,0 +1,127 @@
+"""Networks, optimiser steps and running moments: written once, used by every reward and agent."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "swish": jax.nn.swish, "elu": jax.nn.elu}
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk, so that a second run doesn't compile again. Respects JAX's own setting."""
+    if jax.config.jax_compilation_cache_dir is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aimrl" / "jax"
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+use_compilation_cache()  # everything that compiles imports this file
+
+
+class MLP(eqx.Module):
+    """A plain multi-layer perceptron on batches: weights are [in, out] so that a layer is one matrix product."""
+
+    weights: tuple[Float[Array, "i o"], ...]
+    biases: tuple[Float[Array, " o"], ...]
+    gains: tuple[Float[Array, " o"], ...]  # layer normalisation after each hidden layer; empty when off
+    activation: str = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
+        act = ACTIVATIONS[self.activation]
+        for i, (w, b) in enumerate(zip(self.weights[:-1], self.biases[:-1])):
+            x = x @ w + b
+            if self.gains:
+                x = _layer_norm(x) * self.gains[i]
+            x = act(x)
+        return x @ self.weights[-1] + self.biases[-1]
+
+
+def _layer_norm(x: Float[Array, "*batch o"]) -> Float[Array, "*batch o"]:
+    x = x - x.mean(-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5)
+
+
+def mlp(key: PRNGKeyArray, sizes: Sequence[int], activation: str = "relu", layer_norm: bool = False, last_scale: float = 1.0) -> MLP:
+    """An MLP with PyTorch's default initialisation (uniform ±1/√fan_in), which the paper's code base assumes."""
+    weights, biases = [], []
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(sizes)):
+        key, kw, kb = jax.random.split(key, 3)
+        bound = n_in**-0.5 * (last_scale if i == len(sizes) - 2 else 1.0)
+        weights.append(jax.random.uniform(kw, (n_in, n_out), minval=-bound, maxval=bound))
+        biases.append(jax.random.uniform(kb, (n_out,), minval=-bound, maxval=bound))
+    gains = tuple(jnp.ones((n,)) for n in sizes[1:-1]) if layer_norm else ()
+    return MLP(tuple(weights), tuple(biases), gains, activation)
+
+
+class Ensemble(eqx.Module):
+    """Independent copies of a network on the same input (twin critics); their outputs are stacked in front."""
+
+    members: tuple[MLP, ...]
+
+    def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "members *batch"]:
+        # Separate products, not one batched product: XLA's CPU kernels are faster on plain matrices.
+        return jnp.stack([m(x)[..., 0] for m in self.members])
+
+
+def polyak(target: PyTree, online: PyTree, rate: Float[Array, ""] | float) -> PyTree:
+    """target ← (1 − rate) · target + rate · online."""
+    return jax.tree.map(lambda t, o: t + rate * (o - t), target, online)
+
+
+class Learner(eqx.Module):
+    """Parameters with their optimiser's state."""
+
+    params: Any
+    opt: Any
+
+
+def learner(params: PyTree, optimiser: optax.GradientTransformation) -> Learner:
+    return Learner(params, optimiser.init(eqx.filter(params, eqx.is_array)))
+
+
+def descend(state: Learner, grads: PyTree, optimiser: optax.GradientTransformation) -> Learner:
+    """One optimiser step."""
+    updates, opt = optimiser.update(grads, state.opt, eqx.filter(state.params, eqx.is_array))
+    return Learner(eqx.apply_updates(state.params, updates), opt)
+
+
+class Moments(eqx.Module):
+    """Running mean and variance of features (Chan's parallel update), for standardising inputs."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, " d"]
+    m2: Float[Array, " d"]
+
+    def std(self, floor: float = 1e-2) -> Float[Array, " d"]:
+        """Standard deviation with a floor, so that constant features don't explode; 1 before any data."""
+        var = self.m2 / jnp.maximum(self.count, 1.0)
+        return jnp.where(self.count > 1, jnp.maximum(jnp.sqrt(var), floor), 1.0)
+
+    def normalise(self, x: Float[Array, "*batch d"], clip: float = 5.0) -> Float[Array, "*batch d"]:
+        return jnp.clip((x - self.mean) / self.std(), -clip, clip)
+
+
+def moments(dim: int) -> Moments:
+    return Moments(jnp.zeros(()), jnp.zeros((dim,)), jnp.zeros((dim,)))
+
+
+def observe(m: Moments, x: Float[Array, "n d"], valid: Bool[Array, " n"] | None = None) -> Moments:
+    """Fold a batch of rows (only the valid ones) into running moments."""
+    w = jnp.ones(x.shape[0]) if valid is None else valid.astype(x.dtype)
+    n = w.sum()
+    safe = jnp.maximum(n, 1.0)
+    mean = (w[:, None] * x).sum(0) / safe
+    m2 = (w[:, None] * jnp.square(x - mean)).sum(0)
+    total = jnp.maximum(m.count + n, 1.0)
+    delta = mean - m.mean
+    return Moments(m.count + n, m.mean + delta * n / total, m.m2 + m2 + jnp.square(delta) * m.count * n / total)
