@@ -1,0 +1,72 @@
+"""Every reward of the paper by name: `make("aim", step_bound=1.0)`. Importing this file loads no array library."""
+
+from __future__ import annotations
+
+import importlib
+import typing
+from dataclasses import fields, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Literal
+
+from aimrl.types import UserError, nearest
+
+if TYPE_CHECKING:
+    from aimrl.rewards.base import Reward
+
+ENTRY_POINTS = "aimrl.rewards"  # the group under which another package offers a reward of its own by name
+
+_BUILT_IN: dict[str, tuple[str, str, dict[str, Any]]] = {  # name → file, class, the options the name stands for
+    "aim": ("aim", "AIM", {}),
+    "aim+r": ("aim", "AIM", {"task_weight": 1.0}),
+    "sparse": ("sparse", "Sparse", {}),
+    "dense": ("dense", "Dense", {}),
+    "rnd": ("rnd", "RND", {}),
+    "mc": ("mc", "MC", {}),
+    "smirl": ("smirl", "SMiRL", {}),
+    "gail": ("gail", "GAIL", {}),
+    "fairl": ("fairl", "FAIRL", {}),
+    "fairl-": ("fairl", "FAIRL", {"negative": True}),
+    "disco": ("disco", "Disco", {}),
+    "wgan": ("wgan", "WGAN", {}),
+}
+NAMES = tuple(_BUILT_IN)
+
+
+def make(reward: str | Reward, **options: Any) -> Reward:
+    """A reward from its name, or a Reward object as it is; options are the fields of its class."""
+    from aimrl.rewards.base import Reward
+
+    if isinstance(reward, Reward):
+        return replace(reward, **_checked(type(reward), options, type(reward).__name__)) if options else reward
+    if not isinstance(reward, str):
+        raise UserError(f"a reward is a name or a Reward object, not {reward!r}")
+    cls, preset = _find(reward)
+    if not (isinstance(cls, type) and issubclass(cls, Reward)):
+        raise UserError(f"entry point '{reward}' of group {ENTRY_POINTS} is not a subclass of aimrl.rewards.base.Reward")
+    checked = _checked(cls, options, reward)
+    try:
+        return cls(**preset | checked)
+    except TypeError as error:  # a required option is missing
+        raise UserError(f"reward '{reward}': {error}") from error
+
+
+def _find(name: str) -> tuple[Any, dict[str, Any]]:
+    if name in _BUILT_IN:
+        module, cls, preset = _BUILT_IN[name]
+        return getattr(importlib.import_module(f"aimrl.rewards.{module}"), cls), preset
+    offered = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
+    if name in offered:
+        return offered[name].load(), {}
+    raise UserError(nearest(name, [*NAMES, *offered], "reward"))
+
+
+def _checked(cls: type[Reward], options: dict[str, Any], name: str) -> dict[str, Any]:
+    """Options with known names and, where the field lists its choices, a known value; lists (from JSON, TOML) become tuples."""
+    known = [f.name for f in fields(cls) if f.init]
+    hints = typing.get_type_hints(cls)
+    for key, value in options.items():
+        if key not in known:
+            raise UserError(nearest(key, known, f"option of reward '{name}'"))
+        if typing.get_origin(hints[key]) is Literal and value not in typing.get_args(hints[key]):
+            raise UserError(nearest(str(value), map(str, typing.get_args(hints[key])), f"value of option '{key}' of reward '{name}'"))
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
