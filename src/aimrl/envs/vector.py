@@ -1,0 +1,467 @@
+"""Vectorised goal environments with explicit resets: EnvPool's C++ simulators or any Gymnasium goal environment, one face for both.
+
+No autoreset leaks out: `step` always returns the true next observation, and an environment whose episode has ended refuses to step until
+the caller resets it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import io
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from aimrl.envs import guard
+from aimrl.envs.goals import GoalTask, known_task, task_of
+from aimrl.envs.guard import GoalObs
+from aimrl.types import GoalSpec, UserError, nearest
+
+Backend = Literal["auto", "envpool", "gym"]
+EnvLike = Any  # an id, a gymnasium.Env or a function that makes one; gymnasium is imported late, so not spelt out as a type
+TIMEOUT_S = 120.0  # far above any simulator's step or reset, far below a lost night
+
+# EnvPool runs its newest rules under every version number it lists (REFERENCE: v1 ids run v4), so only these are what they say they are.
+ENVPOOL_VERSIONS = {"Fetch": "v4", "HandReach": "v3", "HandManipulate": "v1", "PointMaze": "v3"}
+ENVPOOL_MUJOCO = {"1.2.5": "3.6.0"}  # the MuJoCo each EnvPool release embeds
+
+
+class StepResult(NamedTuple):
+    """One step of all environments; leading axis num_envs."""
+
+    obs: GoalObs  # the true next observation, also on an episode's last step
+    reward: np.ndarray  # task reward as the environment gave it, float32
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+class EnvFault(UserError):
+    """An environment misbehaved; `index` and `step` say which and when, `partial` holds the step of the others where there is one."""
+
+    def __init__(self, index: int, step: int, what: str, partial: StepResult | None = None, during_reset: bool = False) -> None:
+        self.index, self.step, self.partial = index, step, partial
+        when = f"reset after step {step}" if during_reset else f"step {step}"
+        super().__init__(f"environment {index}, {when}: {what}")
+
+
+class _Simulators(Protocol):
+    """What a backend must do; `reset` returns rows for `ids` only, faults are {index: what}."""
+
+    def reset(self, ids: np.ndarray) -> tuple[GoalObs, dict[int, str]]: ...
+    def step(self, action: np.ndarray) -> tuple[StepResult, dict[int, str]]: ...
+    def close(self) -> None: ...
+
+
+class VectorGoalEnv:
+    """`num_envs` goal environments stepped together; continuous actions are in [−1, 1], discrete ones are integers from 0."""
+
+    def __init__(self, simulators: _Simulators, spec: GoalSpec, task: GoalTask, num_envs: int, backend: str, versions: dict[str, str]):
+        self.spec, self.task, self.num_envs, self.backend, self.versions = spec, task, num_envs, backend, versions
+        self.steps = 0  # vector steps so far: environment steps are num_envs times as many
+        self._simulators = simulators
+        self._needs_reset = np.ones(num_envs, bool)
+        self._episode_steps = np.zeros(num_envs, int)
+        self._obs = GoalObs(*(np.zeros((num_envs, d), np.float32) for d in (spec.obs_dim, spec.goal_dim, spec.goal_dim)))
+
+    def reset(self, mask: np.ndarray | None = None) -> GoalObs:
+        """Starts new episodes where `mask` is true (everywhere if None); returns the current observations of all."""
+        mask = np.ones(self.num_envs, bool) if mask is None else np.asarray(mask)
+        if mask.shape != (self.num_envs,) or mask.dtype != bool:
+            raise UserError(f"reset wants a bool mask of shape ({self.num_envs},), got {mask.dtype} of shape {mask.shape}")
+        if mask.any():
+            ids = np.flatnonzero(mask)
+            rows, faults = self._guarded(partial(self._simulators.reset, ids), during_reset=True)
+            faults |= _non_finite(rows, ids)
+            if faults:
+                index = min(faults)
+                raise EnvFault(index, self.steps, faults[index], during_reset=True)
+            for whole, part in zip(self._obs, rows):
+                whole[ids] = part
+            self._needs_reset[ids] = False
+            self._episode_steps[ids] = 0
+        return GoalObs(*(x.copy() for x in self._obs))
+
+    def step(self, action: np.ndarray) -> StepResult:
+        """One step of every environment; all must be in an episode."""
+        if self._needs_reset.any():
+            waiting = np.flatnonzero(self._needs_reset).tolist()
+            raise UserError(f"environments {waiting} have no running episode: call reset with a mask before stepping them")
+        action = self._checked(action)
+        self.steps += 1
+        result, faults = self._guarded(partial(self._simulators.step, action))
+        self._episode_steps += 1
+        faults |= _non_finite(result.obs, np.arange(self.num_envs))
+        faults |= {int(i): f"reward is {result.reward[i]}" for i in np.flatnonzero(~np.isfinite(result.reward))}
+        over = result.terminated | result.truncated
+        late = ~over & (self._episode_steps >= self.spec.horizon)
+        faults |= {int(i): f"neither terminated nor truncated at its time limit of {self.spec.horizon} steps" for i in np.flatnonzero(late)}
+        if faults:
+            index = min(faults)
+            raise EnvFault(index, self.steps, faults[index], result)
+        self._needs_reset = over
+        self._obs = GoalObs(*(x.copy() for x in result.obs))
+        return result
+
+    def close(self) -> None:
+        self._simulators.close()
+
+    def __enter__(self) -> VectorGoalEnv:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _guarded(self, call: Callable[[], Any], during_reset: bool = False) -> Any:
+        try:
+            return call()
+        except _Lost as lost:  # a hung or dead worker: nothing more can be had from this set of simulators
+            raise EnvFault(lost.index, self.steps, lost.what, during_reset=during_reset) from None
+
+    def _checked(self, action: np.ndarray) -> np.ndarray:
+        action, n = np.asarray(action), self.num_envs
+        if self.spec.discrete:
+            if action.shape != (n,) or action.dtype.kind not in "iu":
+                raise UserError(f"step wants {n} integer actions, got {action.dtype} of shape {action.shape}")
+            if (action < 0).any() or (action >= self.spec.action_dim).any():
+                raise UserError(f"actions must be in 0…{self.spec.action_dim - 1}, got {action.min()}…{action.max()}")
+            return action.astype(np.int64)
+        if action.shape != (n, self.spec.action_dim):
+            raise UserError(f"step wants actions of shape ({n}, {self.spec.action_dim}), got {action.shape}")
+        if not np.isfinite(action).all():
+            raise UserError(f"the action for environment {int(np.flatnonzero(~np.isfinite(action).all(1))[0])} is not finite")
+        return np.clip(action, -1.0, 1.0).astype(np.float32)
+
+
+def make(
+    env: EnvLike,
+    num_envs: int,
+    seed: int,
+    backend: Backend = "auto",
+    threads: int | None = None,
+    timeout_s: float | None = None,
+    horizon: int | None = None,
+) -> VectorGoalEnv:
+    """Builds `num_envs` copies of a goal environment, each with a seed of its own derived from `seed`.
+
+    `env` is a Gymnasium id, an environment object (copied, never stepped itself) or a function that makes one. `threads` bounds how many
+    run at once; a step or reset longer than `timeout_s` counts as hung; `horizon` sets a time limit where the environment has none.
+    """
+    if num_envs < 1:
+        raise UserError(f"num_envs must be at least 1, got {num_envs}")
+    if threads is not None and threads < 1:
+        raise UserError(f"threads must be at least 1, got {threads}")
+    if seed < 0:
+        raise UserError(f"seed must not be negative, got {seed}")
+    if horizon is not None and horizon < 1:
+        raise UserError(f"horizon must be at least 1, got {horizon}")
+    if resolve_backend(env, backend, horizon) == "envpool":
+        return _make_envpool(env, num_envs, seed, threads)
+    return _make_gym(env, num_envs, seed, threads, TIMEOUT_S if timeout_s is None else timeout_s, horizon)
+
+
+def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None = None) -> Literal["envpool", "gym"]:
+    """Which backend `make` will use: EnvPool where it is installed and runs exactly this environment, else Gymnasium."""
+    if backend not in ("auto", "envpool", "gym"):
+        raise UserError(nearest(str(backend), ["auto", "envpool", "gym"], "backend"))
+    if backend == "gym":
+        return "gym"
+    installed = importlib.util.find_spec("envpool") is not None
+    faithful = isinstance(env, str) and _runs_in_envpool(env)
+    if backend == "auto":
+        return "envpool" if installed and faithful and horizon is None else "gym"
+    if not installed:
+        raise UserError("backend 'envpool' is not installed: install aimrl[envpool], or use backend 'gym'")
+    if not faithful:
+        known = ", ".join(f"{family}*-{version}" for family, version in ENVPOOL_VERSIONS.items())
+        name = env if isinstance(env, str) else "an environment object"
+        raise UserError(f"EnvPool doesn't run {name} (only {known}): use backend 'gym'")
+    if horizon is not None:
+        raise UserError("EnvPool's time limits are fixed: leave horizon out, or use backend 'gym'")
+    return "envpool"
+
+
+def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | None = None) -> Any:
+    """One plain Gymnasium environment with a time limit, for videos and close looks (EnvPool can't render without a screen)."""
+    import gymnasium
+
+    if isinstance(env, str):
+        _register()
+        try:
+            single = gymnasium.make(env, render_mode=render_mode, disable_env_checker=True)
+        except (gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound):
+            raise UserError(nearest(env, gymnasium.registry, "environment")) from None
+        except Exception as e:
+            raise UserError(f"environment '{env}' can't be made: {_one_line(e)}") from None
+    elif isinstance(env, gymnasium.Env):
+        single = _copied(env, render_mode)
+    elif callable(env):
+        single = env()
+        if not isinstance(single, gymnasium.Env):
+            raise UserError(f"the function given as environment made a {type(single).__name__}, not a gymnasium.Env")
+    else:
+        raise UserError(f"an environment is an id, a gymnasium.Env or a function that makes one, not a {type(env).__name__}")
+    if horizon is not None:
+        single = gymnasium.wrappers.TimeLimit(single, horizon)
+    return single
+
+
+def seeds_for(seed: int, num_envs: int) -> list[int]:
+    """One seed an environment. Derived, not counted up, so that the environments of seeds 0 and 1 have nothing in common."""
+    return [int(s) >> 1 for s in np.random.SeedSequence(seed).generate_state(num_envs, np.uint32)]  # 31 bits: EnvPool wants a C int
+
+
+# --- EnvPool ------------------------------------------------------------------------------------------------------------------------
+
+
+def _runs_in_envpool(env_id: str) -> bool:
+    family, _, version = env_id.rpartition("-")
+    return any(family.startswith(prefix) and version == wanted for prefix, wanted in ENVPOOL_VERSIONS.items())
+
+
+class _EnvPool:
+    """EnvPool's own rule is to reset on the step after the last, paying reward 0; an explicit reset in between means it never does."""
+
+    def __init__(self, pool: Any, num_envs: int) -> None:
+        self._pool, self._num_envs = pool, num_envs
+
+    def reset(self, ids: np.ndarray) -> tuple[GoalObs, dict[int, str]]:
+        obs, info = self._pool.reset(ids.astype(np.int32))
+        order = np.argsort(info["env_id"])  # EnvPool answers in the order its threads finish
+        return _goal_obs(obs, order), {}
+
+    def step(self, action: np.ndarray) -> tuple[StepResult, dict[int, str]]:
+        obs, reward, terminated, truncated, info = self._pool.step(action, np.arange(self._num_envs, dtype=np.int32))
+        order = np.argsort(info["env_id"])
+        ended = terminated[order].astype(bool), truncated[order].astype(bool)
+        return StepResult(_goal_obs(obs, order), reward[order].astype(np.float32), *ended), {}
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _goal_obs(obs: dict[str, np.ndarray], order: np.ndarray) -> GoalObs:
+    return GoalObs(*(np.asarray(obs[key][order], np.float32) for key in guard.KEYS))
+
+
+def _make_envpool(env_id: str, num_envs: int, seed: int, threads: int | None) -> VectorGoalEnv:
+    import envpool
+
+    if env_id not in envpool.list_all_envs():
+        raise UserError(nearest(env_id, [i for i in envpool.list_all_envs() if _runs_in_envpool(i)], "environment"))
+    workers = min(num_envs, threads or os.cpu_count() or 1)
+    pool = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=workers, env_seed=seeds_for(seed, num_envs))
+    task = known_task(pool.config, env_id)
+    if task is None:
+        raise UserError(f"EnvPool's {env_id} has no goal rule that aimrl knows: use backend 'gym'")
+    space = pool.observation_space
+    dims = [int(np.prod(space[key].shape)) for key in ("observation", "desired_goal")]
+    spec = GoalSpec(*dims, int(np.prod(pool.action_space.shape)), int(pool.config["max_episode_steps"]), env_id=env_id)
+    version = importlib.metadata.version("envpool")
+    versions = {"envpool": version, "mujoco": ENVPOOL_MUJOCO.get(version, f"embedded in EnvPool {version}")}
+    return VectorGoalEnv(_EnvPool(pool, num_envs), spec, task, num_envs, "envpool", versions)
+
+
+# --- Gymnasium ----------------------------------------------------------------------------------------------------------------------
+
+
+class _Lost(Exception):
+    """A simulator that will not answer any more."""
+
+    def __init__(self, index: int, what: str) -> None:
+        super().__init__(what)
+        self.index, self.what = index, what
+
+
+class _GymVector:
+    """Guarded environments in a Gymnasium vector env with autoreset disabled; the guards turn exceptions into notes in `info`."""
+
+    def __init__(self, vec: Any, seeds: list[int], timeout_s: float) -> None:
+        self._vec, self._timeout = vec, timeout_s
+        self._seeds: list[int | None] = list(seeds)  # each is used for the environment's first reset, then its own stream goes on
+        self._in_processes = hasattr(vec, "processes")
+        self._thread = None if self._in_processes else _TimedThread(timeout_s)
+
+    def reset(self, ids: np.ndarray) -> tuple[GoalObs, dict[int, str]]:
+        mask = np.zeros(self._vec.num_envs, bool)
+        mask[ids] = True
+        seeds = [s if m else None for s, m in zip(self._seeds, mask)]
+        self._seeds = [None if m else s for s, m in zip(self._seeds, mask)]
+        obs, info = self._answer("reset", seed=seeds, options={"reset_mask": mask})
+        return GoalObs(*(obs[key][ids].copy() for key in guard.KEYS)), guard.faults(info)
+
+    def step(self, action: np.ndarray) -> tuple[StepResult, dict[int, str]]:
+        obs, reward, terminated, truncated, info = self._answer("step", actions=action)
+        here = GoalObs(*(obs[key].copy() for key in guard.KEYS))
+        return StepResult(here, reward.astype(np.float32), terminated.copy(), truncated.copy()), guard.faults(info)
+
+    def close(self) -> None:
+        if not self._vec.closed:
+            self._vec.close()
+        if self._thread is not None:
+            self._thread.close()
+
+    def _answer(self, what: str, **arguments: Any) -> Any:
+        if self._vec.closed:
+            raise UserError("these environments are closed")
+        if self._thread is not None:
+            try:
+                return self._thread.call(partial(getattr(self._vec, what), **arguments))
+            except TimeoutError:
+                busy = next((i for i, e in enumerate(self._vec.envs) if e.busy), 0)
+                self._vec.closed = True  # its thread is stuck inside the environment: nothing can be closed in order
+                raise _Lost(busy, f"no answer within {self._timeout:g} s (hung)") from None
+        return self._answer_of_processes(what, **arguments)
+
+    def _answer_of_processes(self, what: str, **arguments: Any) -> Any:
+        import multiprocessing
+
+        vec = self._vec
+        try:
+            getattr(vec, f"{what}_async")(**arguments)
+            return getattr(vec, f"{what}_wait")(timeout=self._timeout)
+        except multiprocessing.TimeoutError:
+            silent = next((i for i, pipe in enumerate(vec.parent_pipes) if not pipe.poll(0)), 0)
+            lost = _Lost(silent, f"no answer within {self._timeout:g} s (hung)")
+        except (EOFError, OSError):
+            dead = next((i for i, p in enumerate(vec.processes) if p.join(0.5) or not p.is_alive()), 0)
+            lost = _Lost(dead, f"its worker process died (exit code {vec.processes[dead].exitcode})")
+        for process in vec.processes:  # the others can't be asked in order any more
+            process.kill()
+            process.join()
+        for pipe in vec.parent_pipes:
+            pipe.close()
+        vec.closed = True
+        raise lost
+
+
+class _TimedThread:
+    """Runs calls on one daemon thread, so that a hung Python environment can be given up on; the process can still exit."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout = timeout_s
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                self._results.put((call(), None))
+            except BaseException as e:  # handed to the caller, who decides
+                self._results.put((None, e))
+
+    def call(self, call: Callable[[], Any]) -> Any:
+        self._calls.put(call)
+        try:
+            result, error = self._results.get(timeout=self._timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        self._calls.put(None)
+
+
+def _make_gym(env: EnvLike, num_envs: int, seed: int, threads: int | None, timeout_s: float, horizon: int | None) -> VectorGoalEnv:
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+    if not timeout_s > 0:
+        raise UserError(f"timeout_s must be positive, got {timeout_s}")
+    probe = make_single(env, horizon=horizon)  # read once for its spaces and rules; user environments keep it for compute_reward
+    name = env if isinstance(env, str) else _name(probe)
+    spec = guard.spec_of(probe, name)
+    task = task_of(probe, name)
+    slow = hasattr(probe.unwrapped, "mujoco_renderer") or type(probe.unwrapped).__module__.startswith("gymnasium_robotics")
+    build = partial(guard.GuardedEnv.build, partial(make_single, env, horizon=horizon), spec)
+    if slow and num_envs > 1:
+        # forkserver: forking this process is unsafe once JAX has started its threads.
+        workers = min(num_envs, threads or os.cpu_count() or 1)
+        with _workers_without_main(), _quiet_failure(name):
+            vec = AsyncVectorEnv(
+                [build] * num_envs, copy=False, context="forkserver", autoreset_mode=AutoresetMode.DISABLED, max_concurrency=workers
+            )
+    else:
+        vec = SyncVectorEnv([build] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    if task.jittable:
+        probe.close()
+    return VectorGoalEnv(_GymVector(vec, seeds_for(seed, num_envs), timeout_s), spec, task, num_envs, "gym", _gym_versions())
+
+
+@contextlib.contextmanager
+def _workers_without_main() -> Iterator[None]:
+    """Keeps worker processes from running the user's script again: they need nothing of it, environments travel by value.
+
+    Without this every script would have to put its training under `if __name__ == "__main__":`.
+    """
+    main = sys.modules["__main__"]
+    hidden = {key: main.__dict__[key] for key in ("__spec__", "__file__") if key in main.__dict__}
+    main.__dict__["__spec__"] = None
+    main.__dict__.pop("__file__", None)
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
+
+
+@contextlib.contextmanager
+def _quiet_failure(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as e:
+        raise UserError(f"a worker process of {name} died while starting ({_one_line(e) or type(e).__name__})") from None
+
+
+def _register() -> None:
+    """Makes the ids of gymnasium-robotics known."""
+    import gymnasium
+
+    with contextlib.redirect_stderr(io.StringIO()):  # importing it prints a note about Adroit's old rewards, once a process
+        import gymnasium_robotics
+    gymnasium.register_envs(gymnasium_robotics)
+
+
+def _copied(env: Any, render_mode: str | None) -> Any:
+    import gymnasium
+
+    if render_mode is not None and render_mode != env.render_mode:
+        if env.spec is None:
+            raise UserError(f"{_name(env)} was made without render_mode='{render_mode}' and can't be made again: pass a function")
+        return gymnasium.make(env.spec, render_mode=render_mode)
+    try:
+        return deepcopy(env)
+    except Exception as e:
+        if env.spec is not None:
+            return gymnasium.make(env.spec)
+        raise UserError(f"{_name(env)} can't be copied ({_one_line(e)}): pass a function that makes it instead") from None
+
+
+def _name(env: Any) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _gym_versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("gymnasium", "gymnasium-robotics", "mujoco")}
+
+
+def _non_finite(obs: GoalObs, ids: np.ndarray) -> dict[int, str]:
+    bad: dict[int, str] = {}
+    for key, rows in zip(guard.KEYS, obs):
+        for row in np.flatnonzero(~np.isfinite(rows).all(axis=1)):
+            kind = "NaN" if np.isnan(rows[row]).any() else "infinite values"
+            bad.setdefault(int(ids[row]), f"{key} has {kind}")
+    return bad
+
+
+def _one_line(e: BaseException) -> str:
+    return " ".join(str(e).split())[:300]
