@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -11,16 +11,19 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import nn
+from aimrl.rewards import targets
 from aimrl.rewards.base import Reward
-from aimrl.types import GoalSpec, Metrics, Transition
+from aimrl.rewards.common import by_round, observe_goals
+from aimrl.types import GoalSpec, Metrics, Transition, UserError
 
 
 class AIMState(eqx.Module):
-    potential: nn.Learner
+    potential: nn.Learner  # of (f,), or (f, u) where the bound is in expectation
     moments: nn.Moments  # of achieved goals: the potential sees standardised inputs when asked
     f_max: Float[Array, ""]  # statistics of f over the states of the last round of updates
     f_min: Float[Array, ""]
     f_std: Float[Array, ""]
+    memory: targets.Memory | None = None  # visited states, where they are the target
 
 
 class AIM(Reward):
@@ -31,61 +34,85 @@ class AIM(Reward):
     learning_rate: float = eqx.field(default=1e-3, static=True)
     lipschitz_weight: float = eqx.field(default=10.0, static=True)  # λ of eqn:f_loss
     step_bound: float = eqx.field(default=0.1, static=True)  # the paper's 1; 0.1 with λ = 10 is the authors' scaling of the same problem
-    bound: Literal["two-sided", "one-sided"] = eqx.field(default="two-sided", static=True)
+    # two-sided: the paper's, on |f(s′) − f(s)| (undirected hops); one-sided: on f(s′) − f(s) of each transition (directed hops);
+    # expected: on E[f(s′) − f(s) | s], the exact dual's (expected steps of the policy)
+    bound: Literal["two-sided", "one-sided", "expected"] = eqx.field(default="two-sided", static=True)
     form: Literal["biased", "to-goal", "shaped"] = eqx.field(default="biased", static=True)
     normalise: Literal["none", "range", "std"] = eqx.field(default="std", static=True)
     margin: float = eqx.field(default=0.1, static=True)  # widens the normalising statistics, as the authors' code does
-    target_std: float = eqx.field(default=0.01, static=True)  # Gaussian target around the goal; 0 is the Dirac of the theory
+    target: targets.Target = eqx.field(default="gaussian", static=True)  # the distribution the agent should match
+    target_std: float = eqx.field(default=0.01, static=True)  # of the Gaussian around the goal; 0 is the Dirac of the theory
+    examples: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x, jnp.float32))  # [n, goal] states
+    cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
+    cells: int = eqx.field(default=4096, static=True)  # how many of them are remembered
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
     gamma: float = eqx.field(default=0.99, static=True)  # only the shaped form needs it
     task_weight: float = eqx.field(default=0.0, static=True)
     scale: float = eqx.field(default=1.0, static=True)
 
+    def __check_init__(self):
+        if (self.target == "examples") != (self.examples is not None):
+            raise UserError("aim: target 'examples' and the option examples go together")
+        if self.examples is not None and (self.examples.ndim != 2 or not jnp.isfinite(self.examples).all() or not self.examples.size):
+            raise UserError("aim: examples must be a finite array of shape [n, goal features]")
+        if self.form == "to-goal" and self.target in ("examples", "visited"):
+            raise UserError(f"aim: the to-goal form needs the goal as target, not '{self.target}'")
+
     def init(self, key: PRNGKeyArray, spec: GoalSpec) -> AIMState:
-        net = nn.mlp(key, (2 * spec.goal_dim, *self.hidden, 1), self.activation)
+        if self.examples is not None and self.examples.shape[1] != spec.goal_dim:
+            raise UserError(f"aim: the examples have {self.examples.shape[1]} features, the goals {spec.goal_dim}")
+        keys = (key, jax.random.fold_in(key, 1)) if self.bound == "expected" else (key,)
+        nets = tuple(nn.mlp(k, (2 * spec.goal_dim, *self.hidden, 1), self.activation) for k in keys)
+        memory = targets.memory(spec.goal_dim, self.cells) if self.target == "visited" else None
         zero = jnp.zeros(())
-        return AIMState(nn.learner(net, self._optimiser()), nn.moments(spec.goal_dim), zero, zero, zero)
+        return AIMState(nn.learner(nets, self._optimiser()), nn.moments(spec.goal_dim), zero, zero, zero, memory)
 
     def potential(self, state: AIMState, achieved: Float[Array, "*batch g"], goal: Float[Array, "*batch g"]) -> Float[Array, "*batch"]:
         """f_φ(s, s_g): high at the goal, falling with the number of steps to it."""
-        return self._potential(state.potential.params, state.moments, achieved, goal)
+        return self._net(state.potential.params[0], state.moments, achieved, goal)
 
     def update(self, state: AIMState, batches: Transition, key: PRNGKeyArray) -> tuple[AIMState, Metrics]:
-        moments = state.moments
-        if self.standardise:
-            moments = nn.observe(moments, batches.next_achieved.reshape(-1, batches.next_achieved.shape[-1]))
+        moments, memory = observe_goals(state.moments, batches, self.standardise), state.memory
+        if memory is not None:
+            memory = targets.remember(memory, batches.next_achieved.reshape(-1, batches.next_achieved.shape[-1]), self.cell)
 
         def step(learner: nn.Learner, inputs: tuple[Transition, PRNGKeyArray]):
             batch, key = inputs
-            grads, metrics = eqx.filter_grad(self.loss, has_aux=True)(learner.params, moments, batch, key)
+            grads, metrics = eqx.filter_grad(self.loss, has_aux=True)(learner.params, moments, memory, batch, key)
             return nn.descend(learner, grads, self._optimiser()), metrics
 
         n_updates = batches.goal.shape[0]
         learner, (metrics, f) = jax.lax.scan(step, state.potential, (batches, jax.random.split(key, n_updates)))
-        state = AIMState(learner, moments, f.max(), f.min(), f.std())
+        state = AIMState(learner, moments, f.max(), f.min(), f.std(), memory)
         return state, {k: v[-1] for k, v in metrics.items()} | {"aim/f_max": state.f_max, "aim/f_std": state.f_std}
 
-    def loss(self, net: nn.MLP, moments: nn.Moments, batch: Transition, key: PRNGKeyArray):
+    def loss(self, nets: tuple[nn.MLP, ...], moments: nn.Moments, memory: targets.Memory | None, batch: Transition, key: PRNGKeyArray):
         """L_f = E[−f(g, g) + f(s, g)] + λ E[max(|f(s, g) − f(s′, g)| − 1, 0)²]  (eqn:f_loss)."""
-        target = batch.goal + self.target_std * jax.random.normal(key, batch.goal.shape)
-        f_target = self._potential(net, moments, target, batch.goal)
-        f_t = self._potential(net, moments, batch.achieved, batch.goal)
-        f_tp1 = self._potential(net, moments, batch.next_achieved, batch.goal)
-        change = f_tp1 - f_t
-        if self.bound == "two-sided":
-            change = jnp.abs(change)  # the paper's penalty: it bounds f per undirected hop
-        excess = jnp.maximum(change - self.step_bound, 0.0)
-        penalty = jnp.square(excess).mean()
-        distance = f_target.mean() - f_tp1.mean()
-        loss = -f_target.mean() * self.goal_term + f_tp1.mean() + self.lipschitz_weight * penalty
+        target = targets.sample(self.target, batch.goal, self.target_std, self.examples, memory, key)
+        f_target = self._net(nets[0], moments, target, batch.goal).mean()
+        f_t = self._net(nets[0], moments, batch.achieved, batch.goal)
+        f_tp1 = self._net(nets[0], moments, batch.next_achieved, batch.goal)
+        excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
+        penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean(), 0.0
+        if self.bound == "expected":
+            penalty, fit = self._expected_penalty(self._net(nets[1], moments, batch.achieved, batch.goal), excess)
+        loss = -f_target * self.goal_term + f_tp1.mean() + self.lipschitz_weight * penalty + fit
         metrics = {
             "aim/loss": loss,
-            "aim/w1": distance / self.step_bound,  # the estimate of W1 in steps
+            "aim/w1": (f_target - f_tp1.mean()) / self.step_bound,  # the estimate of W1 in steps
             "aim/penalty": penalty,
             "aim/violations": (excess > 0).mean(),
         }
         return loss, (metrics, f_tp1)
+
+    def _expected_penalty(self, u: Float[Array, " n"], excess: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """max(E[excess | s], 0)² = max over u ≥ 0 of 2 u E[excess | s] − u²: linear in s′, so one sample of s′ is unbiased.
+
+        The best u is the regression of the excess on (s, g): the second value is its loss.
+        """
+        u_plus = jax.lax.stop_gradient(jnp.maximum(u, 0.0))
+        return (2 * u_plus * excess - jnp.square(u_plus)).mean(), jnp.square(u - jax.lax.stop_gradient(excess)).mean()
 
     def reward(self, state: AIMState, batch: Transition) -> Float[Array, "*batch"]:
         """r̂ = f(s′, g) − b  (eqn:reward); also the shaped γ f(s′) − f(s) and the to-goal f(s′, g) − f(g, g)."""
@@ -96,13 +123,9 @@ class AIM(Reward):
             r = f_tp1 - self.potential(state, batch.goal, batch.goal)
         else:
             r = self.gamma * f_tp1 - self.potential(state, batch.achieved, batch.goal)
-        if self.normalise == "range":
-            return r / (state.f_max - state.f_min + 2 * self.margin)
-        if self.normalise == "std":
-            return r / (2 * (state.f_std + self.margin))
-        return r
+        return by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin)
 
-    def _potential(self, net: nn.MLP, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
+    def _net(self, net: nn.MLP, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
         if self.standardise:
             achieved, goal = moments.normalise(achieved), moments.normalise(goal)
         return net(jnp.concatenate([achieved, goal], -1))[..., 0]

@@ -31,7 +31,7 @@ class Dense(Reward):
     def reward(self, state: DenseState, batch: Transition) -> Float[Array, "*batch"]:
         r = -_distance(batch)
         if self.normalise:
-            r = r / jnp.where(state.largest > 0, state.largest, 1.0)
+            r = r / jnp.where(state.largest == 0, 1.0, state.largest)
         return r
 
 

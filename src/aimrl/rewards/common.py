@@ -1,0 +1,54 @@
+"""What several rewards share: input standardisation, running scale of the output, gradient norms, missing fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from aimrl import nn
+from aimrl.types import Transition, UserError
+
+Normalise = Literal["none", "std"]  # "std": divide by the running standard deviation; never centred, because the sign of a reward matters
+
+
+def needs(name: str, batch: Transition, *fields: str) -> None:
+    """Reject, before any arithmetic, batches without the parts of an episode that a reward learns from."""
+    missing = [f for f in fields if getattr(batch, f) is None]
+    if missing:
+        raise UserError(f"reward '{name}' needs whole episodes, but the batch has no {', '.join(missing)}")
+
+
+def observe_goals(moments: nn.Moments, batches: Transition, standardise: bool) -> nn.Moments:
+    """Running moments of achieved goals, kept only when inputs are standardised."""
+    x = batches.next_achieved
+    return nn.observe(moments, x.reshape(-1, x.shape[-1])) if standardise else moments
+
+
+def observe_values(stats: nn.Moments, values: Float[Array, "*batch"], normalise: Normalise) -> nn.Moments:
+    """Running moments of a reward's raw values, kept only when it is normalised."""
+    return nn.observe(stats, values.reshape(-1, 1)) if normalise == "std" else stats
+
+
+def scaled(values: Float[Array, "*batch"], stats: nn.Moments, normalise: Normalise) -> Float[Array, "*batch"]:
+    # The floor only guards a division by zero: a small reward is a legitimate reward.
+    return values / stats.std(floor=1e-8)[0] if normalise == "std" else values
+
+
+def by_round(r: Array, f_max: Array, f_min: Array, f_std: Array, how: Literal["none", "range", "std"], margin: float) -> Array:
+    """A potential's reward divided by the spread of the potential over the last round of updates, as the authors' code does."""
+    if how == "range":  # their grid worlds
+        return r / (f_max - f_min + 2 * margin)
+    if how == "std":  # their robots
+        return r / (2 * (f_std + margin))
+    return r
+
+
+def gradient_penalty(f: Callable[..., Array], x: Float[Array, "n d"], y: Float[Array, "n d"], key: PRNGKeyArray, *given: Array) -> Array:
+    """E[(‖∇f(z, ·)‖ − 1)²] at points z on the lines between pairs of samples (Gulrajani et al. 2017)."""
+    z = x + jax.random.uniform(key, (x.shape[0], 1)) * (y - x)
+    squared = jnp.square(jax.vmap(jax.grad(f))(z, *given)).sum(-1)
+    return jnp.square(jnp.sqrt(squared + 1e-12) - 1.0).mean()  # the root has no gradient at 0
