@@ -1,0 +1,183 @@
+"""The training configuration and its presets. Nothing heavy is imported: the command line's help is made from this file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from aimrl.types import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a training run depends on, besides the environment's code."""
+
+    env: str  # Gymnasium id of a goal environment
+    reward: str = "aim"  # aim aim+r sparse dense rnd mc smirl gail fairl fairl- disco wgan, or an installed one
+    agent: str = "td3"  # td3, sac, or soft_q for discrete actions
+    preset: str = "fast"  # paper, fast, or a JSON file made by `aimrl tune`
+    steps: int = 200_000  # environment steps in all, over all environments
+    seed: int = 0
+    backend: Literal["auto", "envpool", "gym"] = "auto"  # simulator: EnvPool where it has the task, else Gymnasium
+    num_envs: int = 8  # environments stepped at once
+
+    round_steps: int = 100  # environment steps between rounds of updates (train_freq)
+    round_updates: int = 200  # agent updates a round (gradient_steps)
+    batch_size: int = 256
+    learning_starts: int = 1_000  # steps before the first update
+    buffer_size: int = 1_000_000  # transitions kept
+    normalise_inputs: bool = False  # running standardisation of observations and goals
+
+    potential_updates: int = 20  # reward updates a round (disc_steps)
+    potential_batch: int = 256
+    potential_window: int = 2_000  # the reward learns from this many newest transitions (the paper's small buffer)
+
+    her: Literal["future", "final", "episode", "random", "none"] = "future"  # where hindsight goals come from
+    her_ratio: float = 0.8  # share of hindsight goals in a batch: k/(k+1), k = 4
+    her_redraws: int = 0  # redraw a hindsight goal up to this often while the state already meets it
+    moved_fraction: float = 0.0  # share of a batch from episodes in which the achieved goal moved
+
+    end_on_success: bool = True  # episodes end when the goal is reached, as in the paper
+    success_terminates: bool = True  # reaching the goal is terminal in the targets
+    random_start: float = 1.0  # probability of a random action at first
+    random_final: float = 0.3  # and from random_decay on
+    random_decay: float = 1 / 30  # share of the run over which it falls
+
+    eval_every: int = 20_000  # steps between evaluations
+    eval_episodes: int = 100
+    checkpoint_every: int = 20_000  # steps between checkpoints; environments are rebuilt there, so that resuming is exact
+    env_timeout: float = 60.0  # seconds before a hanging environment is given up
+    tensorboard: bool = True
+    wandb: bool = False
+
+    agent_options: dict[str, Any] = field(default_factory=dict)  # fields of the agent
+    reward_options: dict[str, Any] = field(default_factory=dict)  # fields of the reward
+
+
+# The paper's three tables (appendix "Details of Experiments on Fetch Robot"). Two environments instead of one: a round of 100 steps is then
+# two whole episodes. Inputs are raw, episodes end on success, as in the released code.
+_PAPER: dict[str, Any] = {"num_envs": 2, "buffer_size": 1_000_000, "eval_every": 20_000, "checkpoint_every": 20_000}
+_PAPER_SPARSE = _PAPER | {
+    "round_steps": 10,
+    "round_updates": 10,
+    "potential_updates": 2,
+    "agent_options": {"gamma": 0.95, "tau": 0.05},
+}
+_PAPER_DENSE = _PAPER | {
+    "round_steps": 100,
+    "round_updates": 200,
+    "potential_updates": 0,
+    "agent_options": {"gamma": 0.95, "tau": 0.05, "policy_delay": 5},
+}
+_PAPER_AIM = _PAPER | {
+    "round_steps": 100,
+    "round_updates": 200,
+    "potential_updates": 20,
+    "agent_options": {"gamma": 0.9, "tau": 0.1},
+}
+
+
+def _paper(reward: str) -> dict[str, Any]:
+    if reward in ("aim", "aim+r", "wgan", "fairl", "fairl-"):
+        return _PAPER_AIM
+    return _PAPER_DENSE if reward == "dense" else _PAPER_SPARSE
+
+
+def _fast(reward: str) -> dict[str, Any]:
+    """Ours: one setting for every task; what each part buys is in docs/speed.md."""
+    return {
+        "num_envs": 8,
+        "round_steps": 400,
+        "round_updates": 100,
+        "batch_size": 512,
+        "learning_starts": 2_000,
+        "normalise_inputs": True,
+        "potential_updates": 20,
+        "potential_window": 10_000,
+        "her_redraws": 3,
+        "moved_fraction": 0.5,
+        "end_on_success": False,
+        "success_terminates": False,
+        "eval_every": 20_000,
+        "checkpoint_every": 20_000,
+        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 1.0 if reward == "sparse" else 0.1},
+    }
+
+
+PRESETS = {"paper": _paper, "fast": _fast}
+_REACH = {"eval_every": 2_000, "checkpoint_every": 10_000, "steps": 30_000}
+
+
+def make_config(env: str, *, preset: str = "fast", reward: str = "aim", **overrides: Any) -> Config:
+    """A preset's configuration with overrides; option dictionaries are merged, unknown fields answered with the nearest."""
+    values: dict[str, Any] = {"steps": 1_000_000} if preset == "paper" else {}
+    if "FetchReach" in env:
+        values |= _REACH
+    values |= {
+        k: v for k, v in preset_values(preset, reward).items() if k not in ("eval_every", "checkpoint_every") or "FetchReach" not in env
+    }
+    names = {f.name for f in dataclasses.fields(Config)}
+    for key, value in overrides.items():
+        if key not in names:
+            raise UserError(nearest(key, names, "option"))
+        if key in ("agent_options", "reward_options"):
+            values[key] = values.get(key, {}) | value
+        elif value is not None:
+            values[key] = value
+    return check(Config(env=env, preset=preset, reward=reward, **values))
+
+
+def preset_values(preset: str, reward: str) -> dict[str, Any]:
+    if preset in PRESETS:
+        return dict(PRESETS[preset](reward))
+    path = Path(preset)
+    if path.suffix != ".json":
+        raise UserError(nearest(preset, PRESETS, "preset"))
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise UserError(f"cannot read the preset file {preset}: {e}") from None
+    names = {f.name for f in dataclasses.fields(Config)} - {"env", "reward", "preset", "seed"}
+    for key in data if isinstance(data, dict) else [preset]:
+        if key not in names:
+            raise UserError(nearest(str(key), names, f"option in {preset}"))
+    return data
+
+
+_POSITIVE = ("steps", "num_envs", "round_steps", "round_updates", "batch_size", "buffer_size", "potential_batch", "potential_window")
+_POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
+_SHARES = ("her_ratio", "moved_fraction", "random_start", "random_final", "random_decay")
+
+
+def check(c: Config) -> Config:
+    """The configuration itself, or one clear line about what is impossible in it."""
+    for f in dataclasses.fields(Config):
+        value, default = getattr(c, f.name), f.default
+        if isinstance(default, bool) != isinstance(value, bool) and f.default is not dataclasses.MISSING:
+            raise UserError(f"{f.name} must be {type(default).__name__}, not {value!r}")
+        if isinstance(default, int | float) and not isinstance(default, bool) and not isinstance(value, int | float):
+            raise UserError(f"{f.name} must be a number, not {value!r}")
+        if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
+            raise UserError(f"{f.name} must be a whole number, not {value!r}")
+        if isinstance(default, str) and not isinstance(value, str):
+            raise UserError(f"{f.name} must be text, not {value!r}")
+    for name in _POSITIVE:
+        if not getattr(c, name) > 0:
+            raise UserError(f"{name} must be positive, not {getattr(c, name)}")
+    for name in _SHARES:
+        if not 0 <= getattr(c, name) <= 1:
+            raise UserError(f"{name} must lie between 0 and 1, not {getattr(c, name)}")
+    for name in ("seed", "learning_starts", "potential_updates", "her_redraws"):
+        if getattr(c, name) < 0:
+            raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
+    if c.round_steps % c.num_envs:
+        raise UserError(f"round_steps ({c.round_steps}) must be a multiple of num_envs ({c.num_envs})")
+    strategies = ("future", "final", "episode", "random", "none")
+    if c.her not in strategies:
+        raise UserError(nearest(c.her, strategies, "hindsight strategy"))
+    if c.backend not in ("auto", "envpool", "gym"):
+        raise UserError(nearest(c.backend, ("auto", "envpool", "gym"), "backend"))
+    return c

@@ -1,0 +1,18 @@
+"""Replay: an episode ring on the device, hindsight relabelling and the recent window."""
+
+from aimrl.replay.hindsight import STRATEGIES, Hindsight, sample
+from aimrl.replay.ring import Episodes, Ring, bytes_needed, insert, make_ring, trimmed, untrimmed, used_rows
+
+__all__ = [
+    "STRATEGIES",
+    "Episodes",
+    "Hindsight",
+    "Ring",
+    "bytes_needed",
+    "insert",
+    "make_ring",
+    "sample",
+    "trimmed",
+    "untrimmed",
+    "used_rows",
+]

@@ -1,0 +1,99 @@
+"""Sampling with hindsight: goals are redrawn, and reward AND termination recomputed for them. O(batch) at any buffer size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from aimrl.replay.ring import Judge, Ring
+from aimrl.types import Transition
+
+STRATEGIES = ("future", "final", "episode", "random", "none")
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """How goals are redrawn when transitions are sampled."""
+
+    strategy: str = "future"  # future, final, episode, random or none
+    ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
+    redraws: int = 0  # draw a hindsight goal again, up to this often, while the state already meets it
+    moved_fraction: float = 0.0  # share of a batch taken from episodes in which the achieved goal moved
+    success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
+
+
+def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Judge, window: int | None = None) -> Transition:
+    """A batch of transitions, from the last `window` ones if given."""
+    k_row, k_moved, k_goal, k_relabel = jax.random.split(key, 4)
+    rows = ring.table.shape[0]
+    row = _draw(ring.table, ring.span, k_row, batch, window)
+    if how.moved_fraction > 0:
+        some = ring.moved_span[1] > ring.moved_span[0]
+        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, batch, window)
+        share = jnp.arange(batch) < round(how.moved_fraction * batch)
+        row = jnp.where(share & some, moved_row, row)
+    next_row = (row + 1) % rows
+    achieved, desired = ring.achieved[row], ring.desired[row]
+
+    steps = _draw_steps(ring, row, k_goal, how, judge)
+    future = ring.achieved[(row + steps) % rows]
+    if how.strategy == "random":
+        hindsight = ring.achieved[_draw(ring.table, ring.span, k_goal, batch, window)]
+    elif how.strategy == "episode":
+        hindsight = ring.achieved[_episode_row(ring, row, k_goal)]
+    elif how.strategy == "final":
+        hindsight = ring.achieved[ring.end[row]]
+    else:
+        hindsight = future
+    relabelled = (jax.random.uniform(k_relabel, (batch,)) < how.ratio) & (how.strategy != "none")
+    goal = jnp.where(relabelled[:, None], hindsight, desired)
+
+    task_reward, success = judge(ring.achieved[next_row], goal)
+    # Failures (a fall, a broken limit) end an episode under every goal; reaching the goal only under the goal in force.
+    terminated = ring.failed[next_row] | (success & how.success_terminates)
+    return Transition(
+        obs=ring.obs[row],
+        action=ring.action[row],
+        next_obs=ring.obs[next_row],
+        achieved=achieved,
+        next_achieved=ring.achieved[next_row],
+        goal=goal,
+        desired=desired,
+        future=future,
+        future_steps=steps,
+        relabelled=relabelled,
+        task_reward=task_reward,
+        success=success,
+        terminated=terminated,
+        prefix_mean=None if ring.prefix_mean is None else ring.prefix_mean[next_row],
+        prefix_var=None if ring.prefix_var is None else ring.prefix_var[next_row],
+    )
+
+
+def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, n: int, window: int | None) -> Int[Array, " n"]:
+    first = span[0] if window is None else jnp.maximum(span[0], span[1] - window)
+    return table[jax.random.randint(key, (n,), first, jnp.maximum(span[1], first + 1)) % table.shape[0]]
+
+
+def _draw_steps(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray, how: Hindsight, judge: Judge) -> Int[Array, " n"]:
+    """How many steps ahead the future goal lies: uniform over the rest of the episode, redrawn while s already meets it."""
+    rows = ring.table.shape[0]
+    remaining = jnp.maximum((ring.end[row] - row) % rows, 1)
+    draws = 1 + jax.random.randint(key, (how.redraws + 1, row.shape[0]), 0, remaining[None])
+    if how.redraws == 0:
+        return draws[0]
+    candidates = ring.achieved[(row[None] + draws) % rows]
+    _, trivial = judge(jnp.broadcast_to(ring.achieved[row], candidates.shape), candidates)
+    first = jnp.argmin(trivial, axis=0)  # the first that isn't trivial, or simply the first
+    return jnp.take_along_axis(draws, first[None], axis=0)[0]
+
+
+def _episode_row(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray) -> Int[Array, " n"]:
+    """A row of the same episode, before or after, as far as it hasn't been overwritten."""
+    rows = ring.table.shape[0]
+    behind = jnp.minimum((row - ring.begin[row]) % rows, (row - ring.head) % rows)
+    ahead = (ring.end[row] - row) % rows
+    return (row - behind + jax.random.randint(key, row.shape, 0, behind + ahead + 1)) % rows

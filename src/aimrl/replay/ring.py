@@ -1,0 +1,172 @@
+"""An episode ring on the device: an episode of L steps takes L + 1 consecutive rows, so next observations are never stored twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from aimrl.types import GoalSpec
+
+Judge = Callable[[Float[Array, "*b g"], Float[Array, "*b g"]], tuple[Float[Array, "*b"], Bool[Array, "*b"]]]  # → task reward, success
+
+
+class Ring(eqx.Module):
+    """Rows of states; two tables list, oldest first, the rows that start a transition (all, and those of episodes with a moved goal)."""
+
+    obs: Float[Array, "rows obs"]
+    achieved: Float[Array, "rows goal"]
+    desired: Float[Array, "rows goal"]
+    action: Float[Array, "rows act"]  # taken in this row's state; zero in an episode's last row
+    failed: Bool[Array, " rows"]  # the step into this row ended the episode for a reason other than the goal
+    begin: Int[Array, " rows"]  # the episode's first row
+    end: Int[Array, " rows"]  # the episode's last row
+    kind: Int[Array, " rows"]  # 0 no transition starts here, 1 one does, 2 one does and its episode moved the achieved goal
+    table: Int[Array, " rows"]
+    moved_table: Int[Array, " rows"]
+    head: Int[Array, ""]  # the row written next, and once full the oldest
+    span: Int[Array, "2"]  # table entries [span[0], span[1]) are alive, modulo its length
+    moved_span: Int[Array, "2"]
+    prefix_mean: Float[Array, "rows goal"] | None
+    prefix_var: Float[Array, "rows goal"] | None
+
+
+class Episodes(NamedTuple):
+    """Finished episodes padded to one length: `length` steps each, so `length + 1` states (0: padding)."""
+
+    obs: Float[Array, "n t obs"]
+    achieved: Float[Array, "n t goal"]
+    desired: Float[Array, "n goal"]
+    action: Float[Array, "n t act"]
+    failed: Bool[Array, " n"]
+    length: Int[Array, " n"]
+
+
+def bytes_needed(spec: GoalSpec, capacity: int, prefix: bool = False) -> int:
+    """Memory of a ring that holds `capacity` transitions."""
+    floats = spec.obs_dim + (2 + 2 * prefix) * spec.goal_dim + spec.action_dim
+    return _rows(spec, capacity) * (4 * floats + 4 * 4 + 2)
+
+
+def _rows(spec: GoalSpec, capacity: int) -> int:
+    return capacity + -(-capacity // spec.horizon) + spec.horizon + 1
+
+
+def make_ring(spec: GoalSpec, capacity: int, prefix: bool = False) -> Ring:
+    """An empty ring for at least `capacity` transitions in episodes of full length."""
+    rows = _rows(spec, capacity)
+    goals = lambda: jnp.zeros((rows, spec.goal_dim))  # noqa: E731  one buffer each, so that all can be donated
+    ints = lambda: jnp.zeros((rows,), jnp.int32)  # noqa: E731
+    return Ring(
+        obs=jnp.zeros((rows, spec.obs_dim)),
+        achieved=goals(),
+        desired=goals(),
+        action=jnp.zeros((rows, spec.action_dim)),
+        failed=jnp.zeros((rows,), bool),
+        begin=ints(),
+        end=ints(),
+        kind=jnp.zeros((rows,), jnp.int8),
+        table=ints(),
+        moved_table=ints(),
+        head=jnp.zeros((), jnp.int32),
+        span=jnp.zeros((2,), jnp.int32),
+        moved_span=jnp.zeros((2,), jnp.int32),
+        prefix_mean=goals() if prefix else None,
+        prefix_var=goals() if prefix else None,
+    )
+
+
+def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
+    """Write finished episodes over the oldest rows.
+
+    An episode counts as moved if one of its states doesn't meet its first achieved goal: by the task's own measure, in no unit of ours.
+    """
+    rows = ring.table.shape[0]
+    n, t_plus_1 = episodes.achieved.shape[:2]
+    length = episodes.length[:, None]
+    t = jnp.arange(t_plus_1)[None]
+    used = (t <= length) & (length > 0)
+    size = jnp.where(episodes.length > 0, episodes.length + 1, 0)
+    begin = ring.head + jnp.cumsum(size) - size
+    row = jnp.where(used, (begin[:, None] + t) % rows, rows)  # `rows` is out of range: dropped
+    starts = used & (t < length)
+    _, as_at_first = judge(episodes.achieved, jnp.broadcast_to(episodes.achieved[:, :1], episodes.achieved.shape))
+    moved = (used & ~as_at_first).any(-1)
+
+    dead = jnp.where(used, ring.kind.at[row].get(mode="fill", fill_value=0), 0)
+    span = ring.span.at[0].add((dead >= 1).sum())
+    moved_span = ring.moved_span.at[0].add((dead == 2).sum())
+    table, span = _append(ring.table, span, row, starts)
+    moved_table, moved_span = _append(ring.moved_table, moved_span, row, starts & moved[:, None])
+
+    def put(array: Array, values: Array) -> Array:
+        values = jnp.broadcast_to(values, (n, t_plus_1, *array.shape[1:])).astype(array.dtype)
+        return array.at[row].set(values, mode="drop")
+
+    prefix_mean, prefix_var = ring.prefix_mean, ring.prefix_var
+    if prefix_mean is not None and prefix_var is not None:
+        mean, var = _prefix_moments(episodes.achieved)
+        prefix_mean, prefix_var = put(prefix_mean, mean), put(prefix_var, var)
+    return Ring(
+        obs=put(ring.obs, episodes.obs),
+        achieved=put(ring.achieved, episodes.achieved),
+        desired=put(ring.desired, episodes.desired[:, None]),
+        action=put(ring.action, jnp.where(starts[..., None], episodes.action, 0.0)),
+        failed=put(ring.failed, episodes.failed[:, None] & (t == length)),
+        begin=put(ring.begin, begin[:, None] % rows),
+        end=put(ring.end, (begin[:, None] + length) % rows),
+        kind=put(ring.kind, jnp.where(starts, 1 + moved[:, None], 0)),
+        table=table,
+        moved_table=moved_table,
+        head=(ring.head + size.sum()) % rows,
+        span=span,
+        moved_span=moved_span,
+        prefix_mean=prefix_mean,
+        prefix_var=prefix_var,
+    )
+
+
+def _append(table: Int[Array, " rows"], span: Int[Array, "2"], row: Int[Array, "n t"], keep: Bool[Array, "n t"]):
+    rows = table.shape[0]
+    keep = keep.reshape(-1)
+    slot = jnp.where(keep, (span[1] + jnp.cumsum(keep) - 1) % rows, rows)
+    return table.at[slot].set(row.reshape(-1), mode="drop"), span.at[1].add(keep.sum())
+
+
+def _prefix_moments(x: Float[Array, "n t g"]):
+    """Mean and variance of each episode's states up to and including each row."""
+    count = jnp.arange(1, x.shape[1] + 1)[None, :, None]
+    shift = x[:, :1]  # against cancellation
+    mean = jnp.cumsum(x - shift, 1) / count
+    var = jnp.cumsum(jnp.square(x - shift), 1) / count - jnp.square(mean)
+    return mean + shift, jnp.maximum(var, 0.0)
+
+
+def used_rows(ring: Ring) -> int:
+    """How many leading rows have ever been written: all once the ring has wrapped around."""
+    rows, head = ring.table.shape[0], int(ring.head)
+    wrapped = bool(ring.kind[head:].any()) or int(ring.span[0]) > 0
+    return rows if wrapped else head
+
+
+def trimmed(ring: Ring, rows: int) -> Ring:
+    """The ring with only its first `rows` rows, for saving."""
+    return _map_rows(ring, lambda a: a[:rows])
+
+
+def untrimmed(part: Ring, whole: Ring) -> Ring:
+    """A trimmed ring laid back over a fresh one."""
+    rows = whole.table.shape[0]
+    pad = lambda a: jnp.concatenate([jnp.asarray(a), jnp.zeros((rows - a.shape[0], *a.shape[1:]), a.dtype)])  # noqa: E731
+    return jax.tree.map(jnp.asarray, _map_rows(part, pad))
+
+
+def _map_rows(ring: Ring, f: Callable[[Array], Array]) -> Ring:
+    scalars = ("head", "span", "moved_span")
+    values = {field.name: getattr(ring, field.name) for field in dataclasses.fields(ring)}
+    return Ring(**{k: v if k in scalars or v is None else f(v) for k, v in values.items()})

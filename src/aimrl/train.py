@@ -1,0 +1,443 @@
+"""Algorithm 1 (AIM + HER) as one loop: environment → replay → reward → agent → policy. The only place that joins the rooms."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from aimrl import agents, nn, replay, rewards, runs
+from aimrl.agents.base import Agent, Batch
+from aimrl.config import Config
+from aimrl.envs import vector
+from aimrl.envs.goals import GoalTask
+from aimrl.envs.guard import GoalObs
+from aimrl.envs.vector import VectorGoalEnv
+from aimrl.evaluate import evaluate
+from aimrl.rewards.base import Reward, total_reward
+from aimrl.types import GoalSpec, Metrics, UserError
+
+_EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
+
+
+def env_seed(seed: int, stream: str, segment: int = 0) -> int:
+    """The seed of a vector environment, from disjoint ranges for training and evaluation."""
+    draw = int(np.random.SeedSequence([seed, segment]).generate_state(1)[0]) % _EVAL_SEEDS
+    return draw + (_EVAL_SEEDS if stream == "eval" else 0)
+
+
+class Inputs(eqx.Module):
+    """What the networks see: observation and goal, standardised when asked."""
+
+    obs: nn.Moments
+    goal: nn.Moments
+    standardise: bool = eqx.field(static=True)
+
+    def __call__(self, obs: Float[Array, "*n o"], goal: Float[Array, "*n g"]) -> Float[Array, "*n x"]:
+        if self.standardise:
+            obs, goal = self.obs.normalise(obs), self.goal.normalise(goal)
+        return jnp.concatenate([obs, goal], -1)
+
+
+class Brain(eqx.Module):
+    """Everything that learns."""
+
+    agent: Any
+    reward: Any
+    inputs: Inputs
+
+
+# --- one round, compiled -----------------------------------------------------------------------------------------------------------------
+
+
+class Round(eqx.Module):
+    """The compiled parts of Algorithm 1 for one configuration."""
+
+    agent: Agent
+    reward: Reward
+    how: replay.Hindsight = eqx.field(static=True)
+    judge: Callable = eqx.field(static=True)
+    config: tuple[int, ...] = eqx.field(static=True)  # round_updates, batch, potential updates, batch and window
+
+    def learn(self, brain: Brain, ring: replay.Ring, key: PRNGKeyArray) -> tuple[Brain, Metrics]:
+        """Update the potential from the small recent buffer, then the agent from the large one."""
+        updates, batch, f_updates, f_batch, f_window = self.config
+        k_f, k_f_update, k_batch, k_agent = jax.random.split(key, 4)
+        reward_state, metrics = brain.reward, {}
+        if f_updates:
+            recent = self._sample(ring, k_f, f_updates, f_batch, f_window)
+            reward_state, metrics = self.reward.update(reward_state, recent, k_f_update)
+        data = self._sample(ring, k_batch, updates, batch, None)
+        r = total_reward(self.reward, reward_state, data)
+        x, next_x = brain.inputs(data.obs, data.goal), brain.inputs(data.next_obs, data.goal)
+        agent_state, agent_metrics = self.agent.update(brain.agent, Batch(x, data.action, r, next_x, data.terminated), k_agent)
+        metrics |= agent_metrics | {"reward/mean": r.mean(), "reward/std": r.std(), "reward/success": data.success.mean()}
+        return Brain(agent_state, reward_state, brain.inputs), metrics
+
+    def _sample(self, ring: replay.Ring, key: PRNGKeyArray, n: int, batch: int, window: int | None):
+        draw = lambda k: replay.sample(ring, k, batch, self.how, self.judge, window)  # noqa: E731
+        return jax.vmap(draw)(jax.random.split(key, n))
+
+    def store(self, ring: replay.Ring, inputs: Inputs, episodes: replay.Episodes) -> tuple[replay.Ring, Inputs]:
+        """Add finished episodes, with the goals they happened to reach, and fold them into the running moments."""
+        ring = replay.insert(ring, episodes, self.judge)
+        if inputs.standardise:
+            valid = (jnp.arange(episodes.obs.shape[1]) <= episodes.length[:, None]) & (episodes.length[:, None] > 0)
+            flat = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
+            goals = jnp.concatenate([flat(episodes.achieved), episodes.desired])
+            ok = jnp.concatenate([valid.reshape(-1), episodes.length > 0])
+            inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
+        return ring, inputs
+
+    def explore(self, brain: Brain, obs: Array, goal: Array, key: PRNGKeyArray, random: Array) -> Array:
+        return self.agent.explore(brain.agent, brain.inputs(obs, goal), key, random)
+
+    def act(self, brain: Brain, obs: Array, goal: Array) -> Array:
+        return self.agent.act(brain.agent, brain.inputs(obs, goal))
+
+
+def make_judge(task: GoalTask) -> Callable:
+    """(achieved, goal) → (task reward, success), inside a compiled program even if the environment can only answer in Python."""
+    if task.jittable:
+        return lambda achieved, goal: (task.reward(achieved, goal).astype(jnp.float32), task.success(achieved, goal))
+
+    def host(achieved: Any, goal: Any) -> tuple[np.ndarray, np.ndarray]:
+        achieved, goal = np.asarray(achieved), np.asarray(goal)
+        shape = achieved.shape[:-1]
+        rows = achieved.reshape(-1, achieved.shape[-1]), goal.reshape(-1, goal.shape[-1])
+        return np.asarray(task.reward(*rows), np.float32).reshape(shape), np.asarray(task.success(*rows), bool).reshape(shape)
+
+    def call(achieved: Array, goal: Array) -> Any:
+        shape = achieved.shape[:-1]
+        out = (jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.bool_))
+        return jax.pure_callback(host, out, achieved, jnp.broadcast_to(goal, achieved.shape), vmap_method="broadcast_all")
+
+    return call
+
+
+# --- gathering ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Collector:
+    """Steps the environments and hands over whole episodes. Holds the episodes that are still running."""
+
+    def __init__(self, env: VectorGoalEnv, end_on_success: bool):
+        self.env, self.end_on_success = env, end_on_success
+        n, horizon, spec = env.num_envs, env.spec.horizon, env.spec
+        self.obs_log = np.zeros((n, horizon + 1, spec.obs_dim), np.float32)
+        self.achieved_log = np.zeros((n, horizon + 1, spec.goal_dim), np.float32)
+        self.action_log = np.zeros((n, horizon + 1, spec.action_dim), np.float32)
+        self.t = np.zeros(n, int)
+        self.finished: list[tuple[np.ndarray, ...]] = []
+        self.obs = self._begin(env.reset(), np.ones(n, bool))
+
+    def step(self, action: np.ndarray) -> None:
+        """One step of every environment; finished episodes are put aside and new ones begun."""
+        env, index, t = self.env, np.arange(self.env.num_envs), self.t
+        self.action_log[index, t] = action
+        result = env.step(action.argmax(-1) if env.spec.discrete else action)
+        self.t = t = t + 1
+        self.obs_log[index, t], self.achieved_log[index, t] = result.obs.observation, result.obs.achieved_goal
+        success = np.asarray(env.task.success(result.obs.achieved_goal, result.obs.desired_goal))
+        done = result.terminated | result.truncated | (success & self.end_on_success) | (t >= env.spec.horizon)
+        for i in np.flatnonzero(done):
+            self._finish(i, result.obs.desired_goal[i], bool(result.terminated[i] and not success[i]))
+        self.obs = self._begin(env.reset(done), done) if done.any() else result.obs
+
+    def close(self) -> None:
+        """Put the running episodes aside as if cut by time, and close the environments."""
+        for i in np.flatnonzero(self.t > 0):
+            self._finish(i, self.obs.desired_goal[i], False)
+        self.env.close()
+
+    def take(self) -> Iterator[replay.Episodes]:
+        """The finished episodes since the last call, in groups of one fixed size so that nothing is compiled twice."""
+        n = self.env.num_envs
+        for k in range(0, len(self.finished), n):
+            group = self.finished[k : k + n]
+            pad = n - len(group)
+            columns = [np.stack(c) for c in zip(*group)]
+            yield replay.Episodes(*(np.concatenate([c, np.zeros((pad, *c.shape[1:]), c.dtype)]) for c in columns))
+        self.finished = []
+
+    def _begin(self, obs: GoalObs, mask: np.ndarray) -> GoalObs:
+        self.t = np.where(mask, 0, self.t)
+        self.obs_log[mask, 0], self.achieved_log[mask, 0] = obs.observation[mask], obs.achieved_goal[mask]
+        return obs
+
+    def _finish(self, i: int, desired: np.ndarray, failed: bool) -> None:
+        row = (self.obs_log[i], self.achieved_log[i], desired, self.action_log[i])
+        self.finished.append((*(np.array(a, np.float32) for a in row), np.array(failed), np.array(self.t[i], np.int32)))
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A trained (or training) policy with its folder."""
+
+    def __init__(self, folder: Path, config: Config, round_: Round, brain: Brain, step: int, env: Any = None):
+        self.folder, self.config, self.step, self._env = folder, config, step, env
+        self._brain, self._act, self.round = brain, eqx.filter_jit(round_.act), round_
+
+    def policy(self, obs: Any, goal: Any = None) -> np.ndarray:
+        """The best action for a goal observation (a dictionary, or observation and goal), one or a batch."""
+        obs, goal = (obs["observation"], obs["desired_goal"]) if goal is None else (obs, goal)
+        obs, goal = np.asarray(obs, np.float32), np.asarray(goal, np.float32)
+        action = np.asarray(self._act(self._brain, np.atleast_2d(obs), np.atleast_2d(goal)))
+        return action[0] if obs.ndim == 1 else action
+
+    def evaluate(self, episodes: int = 100) -> dict[str, Any]:
+        """Play episodes with the deterministic policy; a record like a line of evals.jsonl."""
+        env = self._make_eval_env(episodes)
+        discrete = env.spec.discrete
+
+        def play(obs: np.ndarray, goal: np.ndarray) -> np.ndarray:
+            action = np.asarray(self._act(self._brain, obs, goal))
+            return action.argmax(-1) if discrete else action
+
+        with env:
+            return {"step": self.step} | evaluate(play, env, episodes)
+
+    def _make_eval_env(self, episodes: int) -> VectorGoalEnv:
+        c = self.config
+        n = min(episodes, 20) if vector.resolve_backend(self._env or c.env, c.backend) == "envpool" else min(episodes, c.num_envs)
+        return vector.make(self._env or c.env, n, env_seed(c.seed, "eval"), c.backend, timeout_s=c.env_timeout)
+
+
+Listener = Callable[[str, dict[str, Any]], None]
+
+
+def train(
+    config: Config,
+    folder: Path,
+    *,
+    env: Any = None,
+    reward: Reward | None = None,
+    resume: bool = False,
+    listen: Listener = lambda event, data: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round."""
+    with vector.make(env if env is not None else config.env, config.num_envs, 0, config.backend, timeout_s=config.env_timeout) as probe:
+        trainer = Trainer(config, folder, probe.spec, probe.task, env, reward, listen)
+        runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
+    try:
+        trainer.begin(resume)
+        return trainer.run(stop)
+    except OSError as e:
+        raise UserError(f"cannot write to {folder}: {e.strerror or e}; the last checkpoint is at step {trainer.saved}") from e
+    finally:
+        trainer.close()
+
+
+class Trainer:
+    """The state of one run and the loop over it."""
+
+    def __init__(self, config: Config, folder: Path, spec: GoalSpec, task: GoalTask, env: Any, reward: Reward | None, listen: Listener):
+        c = config
+        self.config, self.folder, self.spec, self.env, self.listen = c, folder, spec, env, listen
+        self.round = make_round(c, spec, task, reward)
+        check_memory(c, spec, self.round.reward)
+        self.brain, self.ring = fresh(c, spec, self.round)
+        self.collector: Collector | None = None
+        self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
+        self.step = self.saved = 0
+        self.wall, self.clock = 0.0, time.monotonic()
+        self.root = jax.random.PRNGKey(c.seed)
+        self.learn = jax.jit(lambda brain, ring, key: self.round.learn(brain, ring, key), donate_argnums=0)
+        self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
+        self.explore = jax.jit(lambda brain, obs, goal, key, random: self.round.explore(brain, obs, goal, key, random))
+
+    # Algorithm 1. Slips of the printed version, repaired: an episode starts at the present t, not K; s advances to s′; the time limit is T
+    # steps, not T + 1; the end of an epoch doesn't cut episodes short.
+    def run(self, stop: Callable[[], bool]) -> Run:
+        c = self.config
+        metrics: Metrics = {}
+        while self.step < c.steps:
+            before = self.step
+            self.gather(c.round_steps)
+            if self.step >= c.learning_starts:
+                self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
+            done = self.step >= c.steps
+            if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000))):
+                self.log(metrics)
+            if done or _passed(before, self.step, c.eval_every):
+                self.evaluate()
+            if done or _passed(before, self.step, c.checkpoint_every):
+                self.rebuild()
+                self.save()
+            elif stop():
+                self.save()
+                self.listen("stopped", {"step": self.step, "folder": str(self.folder)})
+                break
+        return self.as_run()
+
+    def gather(self, steps: int) -> None:
+        """Act in the environments; finished episodes go to the buffer, where hindsight goals are drawn on sampling."""
+        n = self.config.num_envs
+        for _ in range(steps // n):
+            random = np.float32(self.random_share())
+            key = jax.random.fold_in(self.root, 2 * self.step)
+            obs = self.collector.obs
+            action = np.asarray(self.explore(self.brain, obs.observation, obs.desired_goal, key, random))
+            self.actions.append(action)
+            self.collector.step(action)
+            self.step += n
+        self.flush()
+
+    def random_share(self) -> float:
+        """Random actions: linear from `random_start` to `random_final` over the first `random_decay` of the run; all before learning."""
+        c = self.config
+        if self.step < c.learning_starts:
+            return 1.0
+        progress = min(self.step / max(c.random_decay * c.steps, 1.0), 1.0)
+        return c.random_start + progress * (c.random_final - c.random_start)
+
+    def flush(self) -> None:
+        for episodes in self.collector.take():
+            self.ring, inputs = self.store(self.ring, self.brain.inputs, episodes)
+            self.brain = Brain(self.brain.agent, self.brain.reward, inputs)
+
+    # --- environments that can be rebuilt ------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Cut the running episodes and build the environments anew from a seed of this step: what resuming can repeat."""
+        c = self.config
+        if self.collector is not None:
+            self.collector.close()
+            self.flush()
+        source = self.env if self.env is not None else c.env
+        vec = vector.make(source, c.num_envs, env_seed(c.seed, "train", self.step), c.backend, timeout_s=c.env_timeout)
+        self.collector, self.actions = Collector(vec, c.end_on_success), []
+
+    def close(self) -> None:
+        if self.collector is not None:
+            self.collector.env.close()
+
+    # --- what is written -----------------------------------------------------------------------------------------------------------------
+
+    def log(self, metrics: Metrics) -> None:
+        row = {k: float(v) for k, v in metrics.items()}
+        bad = [k for k, v in row.items() if not math.isfinite(v)]
+        if bad or abs(row.get("agent/q", 0.0)) > 1e6:
+            what = f"{bad[0]} is {row[bad[0]]}" if bad else f"the mean Q value is {row['agent/q']:.3g}"
+            raise UserError(
+                f"learning blew up at step {self.step}: {what}. The last good checkpoint is at step {self.saved}; "
+                "try a smaller learning rate, bounds for the targets (q_low, q_high) or layer_norm"
+            )
+        row |= {"step": self.step, "random": self.random_share(), "moved": self.moved_share(), "wall_s": round(self.seconds(), 3)}
+        runs.append_line(self.folder / "metrics.jsonl", row)
+        self.listen("metrics", row)
+
+    def moved_share(self) -> float:
+        """Share of stored transitions from episodes in which the achieved goal moved."""
+        span, moved = np.asarray(self.ring.span), np.asarray(self.ring.moved_span)
+        return float((moved[1] - moved[0]) / max(span[1] - span[0], 1))
+
+    def evaluate(self) -> None:
+        record = self.as_run().evaluate(self.config.eval_episodes) | {"wall_s": round(self.seconds(), 3)}
+        runs.append_line(self.folder / "evals.jsonl", record)
+        self.listen("eval", record)
+
+    def seconds(self) -> float:
+        now = time.monotonic()
+        self.wall, self.clock = self.wall + now - self.clock, now
+        return self.wall
+
+    def as_run(self) -> Run:
+        return Run(self.folder, self.config, self.round, self.brain, self.step, self.env)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        rows = replay.used_rows(self.ring)
+        trees = {"brain": self.brain, "ring": replay.trimmed(self.ring, rows), "actions": {"actions": self._actions_array()}}
+        meta = {"rows": rows, "wall_s": self.seconds(), "segment": self.step - len(self.actions) * self.config.num_envs}
+        runs.save_checkpoint(self.folder, self.step, trees, meta | {"replayed": len(self.actions)})
+        self.saved = self.step
+        self.listen("checkpoint", {"step": self.step})
+
+    def begin(self, resume: bool) -> None:
+        """Start at step 0, or exactly where the last checkpoint stands."""
+        steps = runs.checkpoint_steps(self.folder) if resume else []
+        for name in ("metrics.jsonl", "evals.jsonl"):
+            runs.cut_log(self.folder / name, steps[-1] if steps else -1)
+        if not steps:
+            self.rebuild()
+            return
+        meta = runs.load_meta(self.folder)
+        segment, replayed = (runs.natural(meta, key) for key in ("segment", "replayed"))
+        load = lambda name, template: runs.load_tree(self.folder, steps[-1], name, template)  # noqa: E731
+        actions = load("actions", {"actions": np.zeros((replayed, self.config.num_envs, self.spec.action_dim), np.float32)})["actions"]
+        self.step = segment
+        self.rebuild()
+        for action in actions:  # the environments are deterministic: the same actions lead to the same state
+            self.collector.step(action)
+            self.actions.append(action)
+        self.collector.finished = []  # these episodes are in the saved buffer
+        self.brain = jax.tree.map(jnp.asarray, load("brain", self.brain))
+        self.ring = replay.untrimmed(load("ring", replay.trimmed(self.ring, runs.natural(meta, "rows"))), self.ring)
+        self.step = self.saved = steps[-1]
+        self.wall, self.clock = float(meta.get("wall_s", 0.0)), time.monotonic()
+        self.listen("resumed", {"step": self.step})
+
+    def _actions_array(self) -> np.ndarray:
+        shape = (len(self.actions), self.config.num_envs, self.spec.action_dim)
+        return np.stack(self.actions) if self.actions else np.zeros(shape, np.float32)
+
+
+def _passed(before: int, now: int, every: int) -> bool:
+    return before // every != now // every
+
+
+def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None = None) -> Round:
+    agent = agents.make(c.agent, **c.agent_options)
+    if (c.agent == "soft_q") != spec.discrete:
+        kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
+        raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
+    reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
+    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.success_terminates or task.terminates_on_success)
+    sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
+    return Round(agent, reward, how, make_judge(task), sizes)
+
+
+def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]:
+    """Networks and buffer before the first step."""
+    k_agent, k_reward = jax.random.split(jax.random.PRNGKey(c.seed))
+    inputs = Inputs(nn.moments(spec.obs_dim), nn.moments(spec.goal_dim), c.normalise_inputs)
+    agent = round_.agent.init(k_agent, spec.obs_dim + spec.goal_dim, spec.action_dim)
+    ring = replay.make_ring(spec, _capacity(c), round_.reward.needs_prefix)
+    return Brain(agent, round_.reward.init(k_reward, spec), inputs), ring
+
+
+def _capacity(c: Config) -> int:
+    return min(c.buffer_size, c.steps + c.round_steps)  # no more than can ever be filled
+
+
+def check_memory(c: Config, spec: GoalSpec, reward: Reward) -> None:
+    """Refuse a buffer that can't fit before anything is allocated."""
+    need, free = replay.bytes_needed(spec, _capacity(c), reward.needs_prefix), runs.free_memory()
+    if free is not None and need > 0.9 * free:
+        raise UserError(
+            f"a buffer of {_capacity(c):,} transitions needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: lower --buffer-size"
+        )
+
+
+def load_run(folder: Path, step: int | None = None) -> Run:
+    """A saved run's policy at its newest (or the given) checkpoint."""
+    config = runs.load_config(folder)
+    meta = runs.load_meta(folder, step)
+    with vector.make(config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
+        round_ = make_round(config, probe.spec, probe.task)
+        brain, _ = fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
+    return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"])
