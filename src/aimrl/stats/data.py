@@ -1,0 +1,234 @@
+"""Where the counts come from: a CSV file of episodes, or run folders at one step. Problems are collected, one line each."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aimrl.types import UserError, nearest
+
+COLUMNS = ("env", "algorithm", "seed", "episode", "success")
+SUCCESS = ("ever", "final")  # the paper counts an episode that reaches the goal at any time
+OUTCOMES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Successful and played episodes of one environment, seeds × algorithms; a missing cell has 0 episodes."""
+
+    algorithms: tuple[str, ...]
+    seeds: tuple[str, ...]
+    successes: NDArray[np.int64]
+    episodes: NDArray[np.int64]
+    step: int | None = None  # the training step of the evaluations, when they come from runs
+
+
+@dataclass(frozen=True)
+class Table:
+    """Counts by environment, and one line for each thing that was wrong with the input."""
+
+    envs: dict[str, Counts]
+    problems: tuple[str, ...] = ()
+
+
+def algorithm_order(names: Iterable[str]) -> tuple[str, ...]:
+    """AIM's variants first, the longer name before the shorter, so that contrasts read as in the paper: AIM minus others."""
+    return tuple(sorted(set(names), key=lambda n: (not n.lower().startswith("aim"), -len(n) if n.lower().startswith("aim") else 0, n)))
+
+
+def counts(cells: dict[tuple[str, str], tuple[int, int]], step: int | None = None) -> Counts:
+    """Counts from {(algorithm, seed): (successes, episodes)}."""
+    algorithms = algorithm_order(a for a, _ in cells)
+    seeds = tuple(sorted({s for _, s in cells}, key=lambda s: (len(s), s)))
+    grid = np.zeros((2, len(seeds), len(algorithms)), np.int64)
+    for (algorithm, seed), pair in cells.items():
+        grid[:, seeds.index(seed), algorithms.index(algorithm)] = pair
+    return Counts(algorithms, seeds, grid[0], grid[1], step)
+
+
+def from_csv(path: str | Path) -> Table:
+    """Read episodes from a CSV file with the columns env, algorithm, seed, episode, success (0 or 1); further columns are ignored."""
+    path = Path(path)
+    seen: set[tuple[str, ...]] = set()
+    cells: dict[str, dict[tuple[str, str], tuple[int, int]]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            if not header:
+                raise UserError(f"{path}: the file is empty; it needs the columns {','.join(COLUMNS)}")
+            if missing := [c for c in COLUMNS if c not in header]:
+                raise UserError(f"{path}: no column {', '.join(missing)} (found {', '.join(header)[:200]}); it needs {','.join(COLUMNS)}")
+            if twice := [c for c in COLUMNS if header.count(c) > 1]:
+                raise UserError(f"{path}: column {twice[0]} is there {header.count(twice[0])} times")
+            where = [header.index(c) for c in COLUMNS]
+            for row in reader:
+                if not row:
+                    continue
+                place = f"{path} line {reader.line_num}"
+                if len(row) != len(header):
+                    raise UserError(f"{place}: {len(row)} fields where the header has {len(header)}")
+                *key, value = (row[i].strip() for i in where)
+                for column, text in zip(COLUMNS, key):
+                    if text.lower() in ("", "nan", "na", "null", "none"):
+                        raise UserError(f"{place}: {column} is missing")
+                if value.lower() not in OUTCOMES:
+                    raise UserError(f"{place}: success must be 0 or 1, not '{value[:40]}'")
+                if tuple(key) in seen:
+                    raise UserError(f"{place}: env {key[0]}, algorithm {key[1]}, seed {key[2]}, episode {key[3]} is there twice")
+                seen.add(tuple(key))
+                cell = cells.setdefault(key[0], {})
+                wins, plays = cell.get((key[1], key[2]), (0, 0))
+                cell[key[1], key[2]] = (wins + OUTCOMES[value.lower()], plays + 1)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: not a CSV text file ({error})") from None
+    if not cells:
+        raise UserError(f"{path}: no episodes, only a header")
+    return Table({env: counts(cell) for env, cell in cells.items()})
+
+
+@dataclass(frozen=True)
+class _Run:
+    folder: Path
+    env: str
+    parts: tuple[str, str, str]  # reward, agent, preset
+    seed: str
+    versions: dict[str, str]
+    evals: dict[int, tuple[int, int]]  # step: successes, episodes
+
+
+def _outcomes(values: Any) -> tuple[int, int]:
+    if not isinstance(values, list) or not values or any(v not in (0, 1) for v in values):
+        raise ValueError("not a list of 0 and 1")
+    return sum(int(v) for v in values), len(values)
+
+
+def read_evals(folder: Path, key: str) -> tuple[dict[int, tuple[int, int]], list[str]]:
+    """Evaluations by step; of two at one step the later counts (a resumed run writes it again). A broken last line is a cut-off write."""
+    found: dict[int, tuple[int, int]] = {}
+    problems = []
+    try:
+        lines = (folder / "evals.jsonl").read_bytes().split(b"\n")
+    except OSError:
+        return {}, [f"{folder}: no evals.jsonl"]
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            step = record["step"]
+            if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+                raise ValueError("step is not a count")
+            found[step] = _outcomes(record[key])
+        except (ValueError, KeyError, TypeError):
+            if number < len(lines):  # the text after the last newline was cut off by a crash: nothing is wrong with the rest
+                problems.append(f"{folder}/evals.jsonl line {number}: not an evaluation with step and {key}; left out")
+    if not found:
+        problems.append(f"{folder}: no evaluations")
+    return found, problems
+
+
+def _read_run(folder: Path, key: str) -> tuple[_Run | None, list[str]]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        env, reward, seed = config["env"], config["reward"], config["seed"]
+        if not isinstance(env, str) or not isinstance(reward, str) or isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError
+    except OSError:
+        return None, [f"{folder}: no config.json"]
+    except (ValueError, KeyError, TypeError):
+        return None, [f"{folder}: config.json is half-written or has no env, reward and seed"]
+    evals, problems = read_evals(folder, key)
+    if not evals:
+        return None, problems
+    versions = config.get("versions")
+    named = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
+    parts = (reward, str(config.get("agent", "")), str(config.get("preset", "")))
+    return _Run(folder, env, parts, str(seed), named, evals), problems
+
+
+def find_runs(folders: Sequence[str | Path]) -> list[Path]:
+    """Run folders among `folders` and below them: whatever holds a config.json. A folder without any stands for itself."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder")
+        inside = [folder] if (folder / "config.json").is_file() else sorted(p.parent for p in folder.rglob("config.json"))
+        found += inside or [folder]
+    return list(dict.fromkeys(found))
+
+
+def _version_problems(env: str, runs: Sequence[_Run]) -> list[str]:
+    problems = []
+    for name in sorted({n for run in runs for n in run.versions}):
+        values = sorted({run.versions.get(name, "unknown") for run in runs})
+        if len(values) > 1:
+            problems.append(f"{env}: runs of mixed versions of {name} ({', '.join(values)}) are compared")
+    return problems
+
+
+def from_runs(folders: Sequence[str | Path], step: int | None = None, success: str = "ever") -> Table:
+    """Read run folders (or folders of them) at one training step; by default the largest step that every run of an environment has.
+
+    `success` is "ever" (the goal was reached at some time, the paper's) or "final" (it is reached at the last step). An algorithm is named
+    by its reward, and by agent and preset where these differ between the runs.
+    """
+    if success not in SUCCESS:
+        raise UserError(nearest(success, SUCCESS, "success"))
+    runs: dict[tuple[str, ...], _Run] = {}
+    problems: list[str] = []
+    for folder in find_runs(folders):
+        run, lines = _read_run(folder, f"success_{success}")
+        problems += lines
+        if run is None:
+            continue
+        cell = (run.env, *run.parts, run.seed)
+        if cell in runs:
+            problems.append(f"{run.folder}: the same cell as {runs[cell].folder} ({run.env}, {run.parts[0]}, seed {run.seed}); left out")
+        else:
+            runs[cell] = run
+    if not runs:
+        raise UserError(problems[0] if len(problems) == 1 else f"no usable run: {problems[0]} (and {len(problems) - 1} more)")
+    varying = [i for i in (1, 2) if len({run.parts[i] for run in runs.values()}) > 1]
+    tables: dict[str, Counts] = {}
+    for env in sorted({run.env for run in runs.values()}):
+        here = [run for run in runs.values() if run.env == env]
+        shared = set.intersection(*(set(run.evals) for run in here))
+        at = step if step is not None else max(shared, default=None)
+        if at is None:
+            problems.append(f"{env}: no step at which all {len(here)} runs were evaluated; state one")
+            continue
+        problems += [f"{run.folder}: not evaluated at step {at}; left out" for run in here if at not in run.evals]
+        here = [run for run in here if at in run.evals]
+        problems += _version_problems(env, here)
+        if here:
+            tables[env] = counts({(_name(run, varying), run.seed): run.evals[at] for run in here}, at)
+    if not tables:
+        raise UserError(problems[-1])
+    return Table(tables, tuple(problems))
+
+
+def _name(run: _Run, varying: Sequence[int]) -> str:
+    extra = [run.parts[i] or "unknown" for i in varying]
+    return f"{run.parts[0]} ({', '.join(extra)})" if extra else run.parts[0]
+
+
+def load(sources: Sequence[str | Path], step: int | None = None, success: str = "ever") -> Table:
+    """One CSV file, or any number of run folders."""
+    paths = [Path(s) for s in sources]
+    if not paths:
+        raise UserError("give a CSV file or run folders")
+    if len(paths) == 1 and not paths[0].is_dir():
+        return from_csv(paths[0])
+    if files := [p for p in paths if p.is_file()]:
+        raise UserError(f"{files[0]}: give one CSV file, or run folders, not both")
+    return from_runs(paths, step, success)
