@@ -40,7 +40,7 @@ class GuardedEnv(gymnasium.Env):
         )
         self._act = env.action_space
         self.action_space = spaces.Discrete(spec.action_dim) if spec.discrete else spaces.Box(-1.0, 1.0, (spec.action_dim,), np.float32)
-        self._last = {key: np.zeros(space.shape, np.float32) for key, space in self.observation_space.items()}
+        self._last = {key: np.zeros(space.shape or (), np.float32) for key, space in self.observation_space.items()}
 
     @classmethod
     def build(cls, maker: Callable[[], Any], spec: GoalSpec) -> GuardedEnv:
@@ -136,8 +136,8 @@ def spec_of(env: Any, name: str) -> GoalSpec:
     horizon = _time_limit(env)
     if horizon is None:
         raise UserError(f"{name} has no time limit: register it with max_episode_steps, wrap it in TimeLimit or pass horizon")
-    obs_dim, goal_dim = (int(np.prod(space[key].shape)) for key in ("observation", "desired_goal"))
-    action_dim = int(act.n) if discrete else int(np.prod(act.shape))
+    obs_dim, goal_dim = (int(np.prod(space[key].shape or ())) for key in ("observation", "desired_goal"))
+    action_dim = int(act.n) if isinstance(act, spaces.Discrete) else int(np.prod(act.shape or ()))
     return GoalSpec(obs_dim, goal_dim, action_dim, horizon, discrete, name)
 
 
