@@ -22,6 +22,7 @@ from typing import NamedTuple, NoReturn
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from scipy.sparse import csr_array
 
 from aimrl.types import UserError, nearest
 
@@ -299,24 +300,32 @@ def step(
 
 
 class ExactMDP(NamedTuple):
-    """A finite goal-conditioned MDP: `P[s, a, s′]`, the start distribution, the goal state and the discount, in float64."""
+    """A finite goal-conditioned MDP: P(s′ | s, a), the start distribution, the goal state and the discount, in float64."""
 
-    P: np.ndarray
+    P: np.ndarray | list[csr_array]  # [S, A, S], or one sparse matrix an action in large worlds
     start: np.ndarray
     goal: int
     gamma: float
 
 
+DENSE_STATES = 500  # above, P is sparse
+
+
 def exact_mdp(world: World, gamma: float = 0.99, goal: int = 0) -> ExactMDP:
     """The world's transition matrix for its `goal`-th goal. The goal's own rows are those of the walk that ignores it."""
     n = world.n_states
-    P = np.zeros((n, 4, n))
-    s, a = np.indices((n, 4))
-    np.add.at(P, (s, a, world.move), 1.0 - world.gust_prob)
-    np.add.at(P, (s, a, world.gust), world.gust_prob)
+    rows = np.tile(np.arange(n), 2)
+
+    def matrix(a: int) -> csr_array:
+        values = np.concatenate([1.0 - world.gust_prob[:, a], world.gust_prob[:, a]])
+        matrix = csr_array((values, (rows, np.concatenate([world.move[:, a], world.gust[:, a]]))), shape=(n, n))
+        matrix.eliminate_zeros()
+        return matrix
+
+    P = [matrix(a) for a in range(4)]
     start = np.zeros(n)
     start[world.starts] = 1.0 / len(world.starts)
-    return ExactMDP(P, start, int(world.goals[goal]), gamma)
+    return ExactMDP(P if n > DENSE_STATES else np.stack([m.toarray() for m in P], axis=1), start, int(world.goals[goal]), gamma)
 
 
 def hop_distance(world: World, goal: int) -> np.ndarray:
