@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -20,6 +21,7 @@ REFERENCE = json.loads((FIXTURES / "reference.json").read_text(encoding="utf-8")
 SETS = sorted(REFERENCE["fits"])
 
 
+@cache
 def analyse_fixture(name):
     return stats.analyse(stats.from_csv(FIXTURES / f"{name}.csv"))[name]
 
