@@ -295,7 +295,6 @@ def test_a_time_limit_is_required_and_can_be_given():
         ("FetchPsh-v4", "unknown environment 'FetchPsh-v4': did you mean FetchPush-v"),
         ("FetchPush-v9", "unknown environment 'FetchPush-v9': did you mean FetchPush-v"),
         ("CartPole-v1", "CartPole-v1 is not a goal environment: its observation space is a Box"),
-        ("FrankaKitchen-v1", "FrankaKitchen-v1: the space of 'achieved_goal' is a Dict; only Boxes"),
         (3, "an environment is an id, a gymnasium.Env or a function that makes one, not a int"),
         (lambda: 3, "made a int, not a gymnasium.Env"),
     ],
@@ -319,6 +318,7 @@ def test_spaces_that_can_not_be_used_are_refused_in_one_line():
     for parts, line in [
         ({"action": spaces.MultiDiscrete([2, 2])}, "only a Box of floats or Discrete"),
         ({"action": spaces.Box(-np.inf, np.inf, (1,))}, "no finite bounds"),
+        ({"achieved_goal": spaces.Dict({"kettle": spaces.Box(0, 1, (3,))})}, "the space of 'achieved_goal' is a Dict; only Boxes"),
         ({"observation": spaces.Discrete(3)}, "the space of 'observation' is a Discrete"),
         ({"desired_goal": spaces.Box(0, 1, (3,))}, "they must be the same"),
     ]:
@@ -378,6 +378,32 @@ def test_trouble_in_a_reset_is_named_too(how):
         env.reset()
 
 
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (lambda: TimeLimit(Rogue("raise", 0), 5), r"^Rogue.reset gave no goals \(ValueError: the wheel came off\)"),
+        (lambda: TimeLimit(Rogue("shape", 0), 5), r"^Rogue.reset gave an achieved goal of size 2"),
+        (lambda: TimeLimit(Rogue("hang", 0), 5), r"took more than 2.5 s \(hung\)"),
+        (lambda: 1 / 0, "the function given as environment failed: ZeroDivisionError"),
+    ],
+)
+def test_trouble_while_making_is_one_line_too(env, line):
+    with pytest.raises(UserError, match=line):
+        make(env, 2, seed=0, timeout_s=2.5)
+
+
+def test_copies_whose_spaces_differ_are_refused():
+    sizes = iter([1, 1, 2, 3, 4])
+
+    def fickle() -> gymnasium.Env:
+        env = Walk()
+        env.observation_space = spaces.Dict({**env.observation_space.spaces, "observation": spaces.Box(0, 1, (next(sizes),))})
+        return TimeLimit(env, 5)
+
+    with pytest.raises(UserError, match=r"Walk can't be made several times: RuntimeError: .* not equivalent"):
+        make(fickle, 2, seed=0)
+
+
 def _made_before_it_goes_wrong(how: str) -> VectorGoalEnv:
     """`make` itself probes goals by resetting, so the trouble has to start after it."""
     made: list[Rogue] = []
@@ -395,10 +421,10 @@ def _made_before_it_goes_wrong(how: str) -> VectorGoalEnv:
 @pytest.mark.parametrize("processes", [False, True])
 def test_a_hung_environment_is_given_up_on_and_named(processes):
     index, beyond = odd_one_out(3, seed=SEED)
-    with make(lambda: TimeLimit(Rogue("hang", 2, beyond), 5), 3, seed=SEED, timeout_s=0.7, processes=processes) as env:
+    with make(lambda: TimeLimit(Rogue("hang", 2, beyond), 5), 3, seed=SEED, timeout_s=2.5, processes=processes) as env:
         env.reset()
         env.step(np.zeros((3, 1)))
-        with pytest.raises(EnvFault, match=rf"environment {index}, step 2: no answer within 0.7 s \(hung\)"):
+        with pytest.raises(EnvFault, match=rf"environment {index}, step 2: no answer within 2.5 s \(hung\)"):
             env.step(np.zeros((3, 1)))
         with pytest.raises(UserError, match="closed"):
             env.step(np.zeros((3, 1)))
@@ -421,6 +447,23 @@ def test_an_environment_that_overruns_its_registered_time_limit_is_named():
         vector.step(np.zeros((1, 1)))
         with pytest.raises(EnvFault, match="environment 0, step 2: neither terminated nor truncated at its time limit of 2 steps"):
             vector.step(np.zeros((1, 1)))
+
+
+def test_an_interrupted_step_closes_the_environments_instead_of_answering_late(monkeypatch):
+    with make(walk, 2, seed=0) as env:
+        env.reset()
+
+        def interrupted(timeout):
+            raise KeyboardInterrupt
+
+        class Results:
+            get = staticmethod(lambda timeout: interrupted(timeout))
+
+        monkeypatch.setattr(env._simulators._thread, "_results", Results)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(np.zeros((2, 1)))
+        with pytest.raises(UserError, match="closed"):
+            env.step(np.zeros((2, 1)))
 
 
 def test_worker_processes_leave_the_users_main_module_as_it_was():

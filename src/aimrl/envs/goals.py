@@ -237,7 +237,7 @@ def method_task(env: Any, name: str = "") -> GoalTask:
     """
     base, label = env.unwrapped, name or type(env.unwrapped).__name__
     space = env.observation_space["achieved_goal"]
-    achieved, desired = _probe_goals(env)
+    achieved, desired = _probe_goals(env, label)
 
     def batched(method: str, dtype: Any) -> GoalFunction:
         return _batched(getattr(base, method), space.shape, space.dtype, dtype, achieved, desired, f"{label}.{method}")
@@ -265,11 +265,16 @@ class _RewardOnGoal:
         return self.reward(achieved, goal) >= best - 1e-6 * np.maximum(1.0, np.abs(best))
 
 
-def _probe_goals(env: Any, n: int = 8) -> tuple[np.ndarray, np.ndarray]:
+def _probe_goals(env: Any, label: str, n: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """Goal pairs to try functions on: n starts against their own goals, against each other, and each goal against itself."""
-    resets = [env.reset(seed=i)[0] for i in range(n)]
-    a = np.stack([np.asarray(o["achieved_goal"], np.float32).ravel() for o in resets])
-    g = np.stack([np.asarray(o["desired_goal"], np.float32).ravel() for o in resets])
+    try:
+        starts = [env.reset(seed=i)[0] for i in range(n)]
+        a = np.stack([np.asarray(o["achieved_goal"], np.float32).ravel() for o in starts])
+        g = np.stack([np.asarray(o["desired_goal"], np.float32).ravel() for o in starts])
+    except Exception as e:
+        raise UserError(f"{label}.reset gave no goals ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from None
+    if a.shape != g.shape:
+        raise UserError(f"{label}.reset gave an achieved goal of size {a.shape[1]} and a desired goal of size {g.shape[1]}")
     return np.concatenate([a, a, np.roll(g, 1, 0), g, a]), np.concatenate([g, np.roll(g, 1, 0), g, g, a])
 
 

@@ -210,7 +210,10 @@ def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | Non
     elif isinstance(env, gymnasium.Env):
         single = _copied(env, render_mode)
     elif callable(env):
-        single = env()
+        try:
+            single = env()
+        except Exception as e:
+            raise UserError(f"the function given as environment failed: {_one_line(e)}") from None
         if not isinstance(single, gymnasium.Env):
             raise UserError(f"the function given as environment made a {type(single).__name__}, not a gymnasium.Env")
     else:
@@ -320,14 +323,19 @@ class _GymVector:
     def _answer(self, what: str, **arguments: Any) -> Any:
         if self._vec.closed:
             raise UserError("these environments are closed")
-        if self._thread is not None:
-            try:
-                return self._thread.call(partial(getattr(self._vec, what), **arguments))
-            except TimeoutError:
-                busy = next((i for i, e in enumerate(self._vec.envs) if e.busy), 0)
-                self._vec.closed = True  # its thread is stuck inside the environment: nothing can be closed in order
-                raise _Lost(busy, f"no answer within {self._timeout:g} s (hung)") from None
-        return self._answer_of_processes(what, **arguments)
+        try:
+            return self._answer_of_processes(what, **arguments) if self._in_processes else self._answer_of_thread(what, **arguments)
+        except (_Lost, KeyboardInterrupt):  # half a step was taken: no later answer could be trusted
+            self._abandon()
+            raise
+
+    def _answer_of_thread(self, what: str, **arguments: Any) -> Any:
+        assert self._thread is not None
+        try:
+            return self._thread.call(partial(getattr(self._vec, what), **arguments))
+        except TimeoutError:
+            busy = next((i for i, e in enumerate(self._vec.envs) if e.busy), 0)
+            raise _Lost(busy, f"no answer within {self._timeout:g} s (hung)") from None
 
     def _answer_of_processes(self, what: str, **arguments: Any) -> Any:
         vec = self._vec
@@ -336,17 +344,20 @@ class _GymVector:
             return getattr(vec, f"{what}_wait")(timeout=self._timeout)
         except multiprocessing.TimeoutError:
             silent = next((i for i, pipe in enumerate(vec.parent_pipes) if not pipe.poll(0)), 0)
-            lost = _Lost(silent, f"no answer within {self._timeout:g} s (hung)")
+            raise _Lost(silent, f"no answer within {self._timeout:g} s (hung)") from None
         except (EOFError, OSError):
-            dead = next((i for i, p in enumerate(vec.processes) if p.join(0.5) or not p.is_alive()), 0)
-            lost = _Lost(dead, f"its worker process died (exit code {vec.processes[dead].exitcode})")
-        for process in vec.processes:  # the others can't be asked in order any more
-            process.kill()
-            process.join()
-        for pipe in vec.parent_pipes:
-            pipe.close()
-        vec.closed = True
-        raise lost
+            for process in vec.processes:
+                process.join(0.2)  # the dead one is about to be known as such
+            dead = next((i for i, p in enumerate(vec.processes) if not p.is_alive()), 0)
+            raise _Lost(dead, f"its worker process died (exit code {vec.processes[dead].exitcode})") from None
+
+    def _abandon(self) -> None:
+        self._vec.closed = True
+        if self._in_processes:
+            for process, pipe in zip(self._vec.processes, self._vec.parent_pipes):
+                process.kill()
+                process.join()
+                pipe.close()
 
 
 class _TimedThread:
@@ -386,27 +397,42 @@ def _make_gym(
 
     if not timeout_s > 0:
         raise UserError(f"timeout_s must be positive, got {timeout_s}")
-    probe = make_single(env, horizon=horizon)  # read once for its spaces and rules; user environments keep it for compute_reward
-    name = env if isinstance(env, str) else _name(probe)
-    spec = guard.spec_of(probe, name)
-    task = task_of(probe, name)
+    # The probe is read once for its spaces and rules; user environments keep it for compute_reward.
+    probe, name, spec, task = _in_time(partial(_examined, env, horizon), timeout_s)
     if processes is None:
         mujoco = hasattr(probe.unwrapped, "mujoco_renderer") or type(probe.unwrapped).__module__.startswith("gymnasium_robotics")
         processes = mujoco and num_envs > 1
     build = partial(guard.GuardedEnv.build, partial(make_single, env, horizon=horizon), spec)
-    if processes:
-        # forkserver: forking this process is unsafe once JAX has started its threads.
-        workers = min(num_envs, threads or os.cpu_count() or 1)
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["aimrl.envs.warm"])
-        with _workers_without_main(), _quiet_failure(name):
-            vec = AsyncVectorEnv(
-                [build] * num_envs, copy=False, context="forkserver", autoreset_mode=AutoresetMode.DISABLED, max_concurrency=workers
-            )
-    else:
-        vec = SyncVectorEnv([build] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    with _one_clear_line(name):
+        if processes:
+            workers = min(num_envs, threads or os.cpu_count() or 1)
+            # forkserver: forking this process is unsafe once JAX has started its threads.
+            multiprocessing.get_context("forkserver").set_forkserver_preload(["aimrl.envs.warm"])
+            options = {"context": "forkserver", "max_concurrency": workers, "autoreset_mode": AutoresetMode.DISABLED, "copy": False}
+            with _workers_without_main():
+                vec = AsyncVectorEnv([build] * num_envs, **options)
+        else:
+            vec = SyncVectorEnv([build] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED)
     if task.jittable:
         probe.close()
     return VectorGoalEnv(_GymVector(vec, seeds_for(seed, num_envs), timeout_s), spec, task, num_envs, "gym", _gym_versions())
+
+
+def _examined(env: EnvLike, horizon: int | None) -> tuple[Any, str, GoalSpec, GoalTask]:
+    probe = make_single(env, horizon=horizon)
+    name = env if isinstance(env, str) else _name(probe)
+    return probe, name, guard.spec_of(probe, name), task_of(probe, name)
+
+
+def _in_time(call: Callable[[], Any], timeout_s: float) -> Any:
+    """An environment may hang while it is made or first reset, too."""
+    thread = _TimedThread(timeout_s)
+    try:
+        return thread.call(call)
+    except TimeoutError:
+        raise UserError(f"making and resetting one environment took more than {timeout_s:g} s (hung)") from None
+    finally:
+        thread.close()
 
 
 @contextlib.contextmanager
@@ -426,11 +452,15 @@ def _workers_without_main() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_failure(name: str) -> Iterator[None]:
+def _one_clear_line(name: str) -> Iterator[None]:
     try:
         yield
+    except UserError:
+        raise
     except (EOFError, OSError) as e:
-        raise UserError(f"a worker process of {name} died while starting ({_one_line(e) or type(e).__name__})") from None
+        raise UserError(f"a worker process of {name} died while starting ({_one_line(e)})") from None
+    except Exception as e:  # a user's constructor, or copies whose spaces differ: anything can be raised here
+        raise UserError(f"{name} can't be made several times: {_one_line(e)}") from None
 
 
 def register_robotics() -> None:
@@ -475,4 +505,4 @@ def _non_finite(obs: GoalObs, ids: np.ndarray) -> dict[int, str]:
 
 
 def _one_line(e: BaseException) -> str:
-    return " ".join(str(e).split())[:300]
+    return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"

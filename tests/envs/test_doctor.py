@@ -1,0 +1,183 @@
+"""The doctor finds each illness it claims to know, and none in the healthy."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit, TransformReward
+from toy import OneByOne, Rogue, Steps, Walk
+
+from aimrl.envs.doctor import Finding, diagnose, healthy
+
+
+class Wanderer(Walk):
+    """A healthy walk: small moves, float32 throughout."""
+
+    low, high = -0.5, 0.5
+
+    def __init__(self, **settings) -> None:
+        super().__init__(**settings)
+        self.observation_space = spaces.Dict({key: spaces.Box(-np.inf, np.inf, (1,), np.float32) for key in self.observation_space})
+
+    def _obs(self):
+        x, goal = np.array([self.x], np.float32), np.array([self.goal], np.float32)
+        return {"observation": x - 1, "achieved_goal": x, "desired_goal": goal}
+
+
+class Liar(Wanderer):
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self.t % 4 == 0), *rest
+
+
+class Endless(Wanderer):
+    """compute_terminated ends at the goal, step doesn't."""
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, False, truncated, info
+
+
+class Falls(Wanderer):
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, bool(self.x < -0.5), truncated, info
+
+
+class Frozen(Wanderer):
+    def step(self, action):
+        return super().step([0.0])
+
+
+class Unseeded(Wanderer):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal = float(np.random.default_rng().uniform(1, 10))
+        return self._obs(), {}
+
+
+class Shaky(Wanderer):
+    def step(self, action):
+        return super().step([float(action[0]) + np.random.default_rng().normal() * 0.01])
+
+
+class Shifting(Wanderer):
+    def step(self, action):
+        self.goal += 0.1
+        return super().step(action)
+
+
+class Dense(Wanderer):
+    def compute_reward(self, achieved, desired, info):
+        return -np.abs(achieved - desired)[..., 0]
+
+
+class Fixed(Wanderer):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal = 3.0
+        return self._obs(), {}
+
+
+class Backwards(Wanderer):
+    """A threshold the wrong way round: success is being far away."""
+
+    def is_success(self, achieved, desired):
+        return np.abs(achieved - desired)[..., 0] > 0.1
+
+
+class Outside(Wanderer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({**self.observation_space.spaces, "desired_goal": spaces.Box(0, 0.5, (1,), np.float32)})
+
+
+class HalfMade(Wanderer):
+    compute_reward = None
+
+
+def limited(env: gymnasium.Env) -> gymnasium.Env:
+    return TimeLimit(env, 20)
+
+
+def find(findings: list[Finding], text: str) -> Finding:
+    hits = [f for f in findings if text in f.what]
+    assert len(hits) == 1, [f.what for f in findings]
+    return hits[0]
+
+
+def test_a_healthy_environment_gets_no_warning_and_every_matter_is_looked_at():
+    findings = diagnose(limited(Wanderer()))
+    assert {f.level for f in findings} == {"ok"}, findings
+    assert healthy(findings)
+    text = " ".join(f.what for f in findings)
+    for matter in (
+        "autoreset is off",
+        "compute_reward",
+        "termination is consistent",
+        "same seed",
+        "achieved goal",
+        "sparse",
+        "float32 of shape",
+    ):
+        assert matter in text
+    assert json.loads(json.dumps([f.as_json() for f in findings]))[0]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("env", "level", "text"),
+    [
+        (
+            Liar(),
+            "error",
+            "compute_reward disagrees with step in 25% of steps (environment 0, step 4: 0 from step, -1 from compute_reward)",
+        ),
+        (Endless(ends_at_goal=True, span=1.0), "error", "compute_terminated says an episode ended where step went on"),
+        (Falls(), "warn", "terminated for a reason that compute_terminated doesn't know"),
+        (Frozen(), "error", "random play never changed the achieved goal"),
+        (Unseeded(), "error", "reset is not deterministic"),
+        (Shaky(), "error", "step is not deterministic"),
+        (Shifting(), "warn", "the desired goal changed within an episode in 100.0% of steps"),
+        (Dense(), "warn", "the reward is dense"),
+        (Fixed(), "warn", "another seed gives the same start and goal"),
+        (Fixed(), "warn", "every episode had the same desired goal"),
+        (Backwards(), "error", "standing exactly on the goal is not a success"),
+        (Wanderer(pays=(-1000.0, 0.0)), "warn", "rewards reach -1000"),
+        (Outside(), "warn", "desired_goal leaves its own space"),
+        (HalfMade(), "error", "HalfMade has no compute_reward"),
+        (Rogue("nan", 15), "error", "environment 0, step 15: achieved_goal has NaN"),
+        (TransformReward(Wanderer(), lambda r: 2 * r), "warn", "the wrapper TransformReward changes the reward"),
+        (gymnasium.wrappers.Autoreset(Wanderer()), "error", "the wrapper Autoreset resets by itself"),
+        (OneByOne(ends_at_goal=True), "warn", "OneByOne.compute_reward is not vectorised"),
+        (Walk(), "warn", "observation has shape (2, 2) and will be flattened"),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, gymnasium.Env) else None,
+)
+def test_each_illness_is_named_with_advice(env, level, text):
+    finding = find(diagnose(limited(env)), text)
+    assert finding.level == level
+    assert finding.advice
+
+
+def test_the_quick_look_finds_what_makes_training_pointless_and_leaves_the_rest():
+    assert healthy(diagnose(limited(Steps()), quick=True))
+    assert not healthy(diagnose(limited(Liar()), quick=True))
+    assert not healthy(diagnose("CartPole-v1", quick=True))
+    assert healthy(diagnose(limited(Unseeded()), quick=True))  # needs the full look
+
+
+@pytest.mark.parametrize(("env", "backend"), [("FetchReach-v4", "envpool"), ("FetchPush-v4", "gym"), ("PointMaze_UMaze-v3", "envpool")])
+def test_the_known_environments_are_sound(env, backend):
+    findings = diagnose(env, backend)
+    assert healthy(findings), findings
+    assert f"through {backend}" in findings[0].what
+
+
+def test_an_unknown_id_is_one_finding():
+    (finding,) = diagnose("FetchPsh-v4")
+    assert finding.level == "error"
+    assert "did you mean" in finding.what
