@@ -303,6 +303,7 @@ def test_runs_are_read_at_the_largest_common_step_as_reached_or_as_final(tmp_pat
     write_run(tmp_path / "b", "aim", 1)
     write_run(tmp_path / "c", "sparse", 0, evals=((1000, 5), (1000, 4), (2000, 4)))
     write_run(tmp_path / "d", "sparse", 1)
+    write_run(tmp_path / "d" / "checkpoints" / "2000", "rnd", 1)  # a run's inside is not another run
     counts = stats.from_runs([tmp_path]).envs["FetchReach-v4"]
     assert (counts.algorithms, counts.seeds, counts.step) == (("aim", "sparse"), ("0", "1"), 2000)
     assert counts.successes.tolist() == [[6, 4], [6, 6]]

@@ -129,7 +129,7 @@ def read_evals(folder: Path, key: str) -> tuple[dict[int, tuple[int, int]], list
             if isinstance(step, bool) or not isinstance(step, int) or step < 0:
                 raise ValueError("step is not a count")
             found[step] = _outcomes(record[key])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if number < len(lines):  # the text after the last newline was cut off by a crash: nothing is wrong with the rest
                 problems.append(f"{folder}/evals.jsonl line {number}: not an evaluation with step and {key}; left out")
     if not found:
@@ -145,7 +145,7 @@ def _read_run(folder: Path, key: str) -> tuple[_Run | None, list[str]]:
             raise TypeError
     except OSError:
         return None, [f"{folder}: no config.json"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None, [f"{folder}: config.json is half-written or has no env, reward and seed"]
     evals, problems = read_evals(folder, key)
     if not evals:
@@ -162,8 +162,9 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder")
-        inside = [folder] if (folder / "config.json").is_file() else sorted(p.parent for p in folder.rglob("config.json"))
-        found += inside or [folder]
+        holders = {p.parent for p in folder.rglob("config.json")}
+        outer = sorted(h for h in holders if holders.isdisjoint(h.parents))  # what lies inside a run, as its checkpoints, is no run
+        found += outer or [folder]
     return list(dict.fromkeys(found))
 
 
