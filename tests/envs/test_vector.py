@@ -267,6 +267,16 @@ def test_discrete_actions_count_from_zero_whatever_the_space_says():
             env.step(np.array([0.0, 1.0, 2.0]))
 
 
+def test_the_grid_worlds_are_goal_environments_like_any_other():
+    with make("aimrl/Room-v0", 2, seed=0) as env:
+        start = env.reset()
+        assert (env.spec.discrete, env.spec.action_dim, env.spec.goal_dim, env.spec.horizon) == (True, 4, 2, 100)
+        assert env.task.terminates_on_success
+        assert start.achieved_goal.tolist() == [[1, 1], [1, 1]]
+        result = env.step(np.array([0, 1]))
+        np.testing.assert_array_equal(result.reward, env.task.reward(result.obs.achieved_goal, result.obs.desired_goal))
+
+
 def test_actions_of_the_wrong_shape_or_not_finite_are_refused():
     with make(walk, 2, seed=0) as env:
         env.reset()
@@ -293,6 +303,7 @@ def test_a_time_limit_is_required_and_can_be_given():
     ("env", "line"),
     [
         ("FetchPsh-v4", "unknown environment 'FetchPsh-v4': did you mean FetchPush-v"),
+        ("aimrl/Rom-v0", "unknown environment 'aimrl/Rom-v0': did you mean aimrl/Room-v0"),
         ("FetchPush-v9", "unknown environment 'FetchPush-v9': did you mean FetchPush-v"),
         ("CartPole-v1", "CartPole-v1 is not a goal environment: its observation space is a Box"),
         (3, "an environment is an id, a gymnasium.Env or a function that makes one, not a int"),

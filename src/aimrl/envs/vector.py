@@ -7,6 +7,7 @@ the caller resets it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import importlib.util
 import io
@@ -201,9 +202,12 @@ def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | Non
 
     if isinstance(env, str):
         register_robotics()
+        if env.startswith("aimrl/"):
+            importlib.import_module("aimrl.envs.grid_gym")  # registers the grid worlds; late, because it loads JAX
         try:
             single = gymnasium.make(env, render_mode=render_mode, disable_env_checker=True)
         except (gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound):
+            importlib.import_module("aimrl.envs.grid_gym")  # so that its ids are among the suggestions
             raise UserError(nearest(env, gymnasium.registry, "environment")) from None
         except Exception as e:
             raise UserError(f"environment '{env}' can't be made: {_one_line(e)}") from None
