@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -152,6 +153,14 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
         write_json(path, values | {"format": FORMAT, "versions": versions(**found)})
     except OSError as e:
         raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
+
+
+def default_folder(config: Config, root: Path = Path("runs")) -> Path:
+    """runs/ENV-REWARD-sSEED, with a number added where that is taken."""
+    name = "".join(c if c.isalnum() or c in "_.+-" else "-" for c in f"{config.env}-{config.reward}-s{config.seed}")
+    taken = itertools.takewhile(lambda n: (root / (name if n < 2 else f"{name}-{n}")).exists(), itertools.count(1))
+    n = sum(1 for _ in taken) + 1
+    return root / (name if n < 2 else f"{name}-{n}")
 
 
 def load_config(folder: Path) -> Config:
@@ -310,7 +319,7 @@ def _named_leaves(tree: Any, as_numpy: bool = True) -> Iterator[tuple[str, Any]]
     import numpy as np
 
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield jax.tree_util.keystr(path).lstrip("."), np.ascontiguousarray(leaf) if as_numpy else leaf
+        yield jax.tree_util.keystr(path).lstrip("."), np.asarray(leaf, order="C") if as_numpy else leaf
 
 
 def _sync(path: Path) -> None:

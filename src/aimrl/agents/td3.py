@@ -32,7 +32,7 @@ def td_target(
     high: float = jnp.inf,
 ) -> Float[Array, " n"]:
     """y = r + γ (1 − done) min_i Q_i(s′, a′), kept within what the reward allows."""
-    return jnp.clip(r_t + gamma * (1.0 - terminated_t) * q_t.min(0), low, high)
+    return jnp.clip(r_t + gamma * jnp.where(terminated_t, 0.0, q_t.min(0)), low, high)
 
 
 def saturation_penalty(action: Float[Array, "n a"], threshold: float = 0.8) -> Float[Array, ""]:

@@ -120,7 +120,7 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
         failed=put(ring.failed, episodes.failed[:, None] & (t == length)),
         begin=put(ring.begin, begin[:, None] % rows),
         end=put(ring.end, (begin[:, None] + length) % rows),
-        kind=put(ring.kind, jnp.where(starts, 1 + moved[:, None], 0)),
+        kind=put(ring.kind, jnp.where(starts, jnp.where(moved[:, None], 2, 1), 0)),
         table=table,
         moved_table=moved_table,
         head=(ring.head + size.sum()) % rows,
@@ -140,7 +140,7 @@ def _append(table: Int[Array, " rows"], span: Int[Array, "2"], row: Int[Array, "
 
 def _prefix_moments(x: Float[Array, "n t g"]):
     """Mean and variance of each episode's states up to and including each row."""
-    count = jnp.arange(1, x.shape[1] + 1)[None, :, None]
+    count = jnp.arange(1.0, x.shape[1] + 1)[None, :, None]
     shift = x[:, :1]  # against cancellation
     mean = jnp.cumsum(x - shift, 1) / count
     var = jnp.cumsum(jnp.square(x - shift), 1) / count - jnp.square(mean)

@@ -44,7 +44,7 @@ class AIM(Reward):
     target_std: float = eqx.field(default=0.01, static=True)  # of the Gaussian around the goal; 0 is the Dirac of the theory
     examples: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x, jnp.float32))  # [n, goal] states
     cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
-    cells: int = eqx.field(default=4096, static=True)  # how many of them are remembered
+    cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
     gamma: float = eqx.field(default=0.99, static=True)  # only the shaped form needs it

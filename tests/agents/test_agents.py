@@ -1,0 +1,106 @@
+"""Agents against hand-computed targets, and each on a trivial problem."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from aimrl import agents, nn
+from aimrl.agents.base import Batch
+from aimrl.agents.sac import squashed_gaussian
+from aimrl.agents.td3 import TD3, saturation_penalty, td_target
+from aimrl.types import UserError
+
+
+def bandit(n_updates: int, batch: int = 64, seed: int = 0) -> Batch:
+    """One-step episodes with reward −(a − x)²: the best action is x itself, within 0.6 of the centre."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-0.6, 0.6, (n_updates, batch, 1)).astype(np.float32)
+    a = rng.uniform(-1, 1, x.shape).astype(np.float32)
+    r = -np.square(a - x)[..., 0]
+    return Batch(*map(jnp.asarray, (x, a, r, x, np.ones(r.shape, bool))))
+
+
+def test_the_target_bootstraps_the_smaller_critic_unless_terminated():
+    q = jnp.array([[-2.0, -5.0, 3.0], [-3.0, -4.0, 9.0]])
+    y = td_target(jnp.array([-1.0, -1.0, 0.5]), jnp.array([False, True, False]), q, 0.9, high=2.0)
+    np.testing.assert_allclose(y, [-1 + 0.9 * -3, -1.0, 2.0], rtol=1e-6)
+
+
+def test_saturation_is_penalised_only_beyond_four_fifths_of_the_range():
+    assert saturation_penalty(jnp.array([[0.8, -0.8], [0.1, 0.0]])) == 0.0
+    np.testing.assert_allclose(saturation_penalty(jnp.array([[1.0, -0.9]])), (0.2**2 + 0.1**2) / 2, rtol=1e-5)
+
+
+def test_the_actor_moves_once_per_delay_and_targets_with_it():
+    agent = TD3(hidden=(8,), policy_delay=3, tau=0.5)
+    state = agent.init(jax.random.PRNGKey(0), 1, 1)
+    after, _ = jax.jit(agent.update)(state, bandit(6), jax.random.PRNGKey(1))
+    count = lambda learner: int(optax.tree_utils.tree_get(learner.opt, "count"))  # noqa: E731
+    assert count(after.critic) == 6
+    assert count(after.actor) == 2
+    one, _ = jax.jit(agent.update)(state, bandit(3), jax.random.PRNGKey(1))
+    old, new, target = (
+        state.critic.params.members[0].weights[0],
+        one.critic.params.members[0].weights[0],
+        one.target_critic.members[0].weights[0],
+    )
+    np.testing.assert_allclose(target, 0.5 * old + 0.5 * new, rtol=1e-5)
+
+
+def test_the_squashed_gaussian_has_the_density_of_its_change_of_variables():
+    out = jnp.tile(jnp.array([[0.3, -0.7, -0.5, 0.2]]), (5, 1))
+    action, log_prob = squashed_gaussian(out, jax.random.PRNGKey(0))
+    u = np.arctanh(np.asarray(action, np.float64))
+    truth = stats.norm([0.3, -0.7], np.exp([-0.5, 0.2])).logpdf(u) - np.log(1 - np.tanh(u) ** 2)
+    np.testing.assert_allclose(log_prob, truth.sum(-1), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "options"), [("td3", {"layer_norm": True}), ("td3", {"huber": 0.0}), ("sac", {})])
+def test_every_continuous_agent_finds_the_best_action_of_a_bandit(name, options):
+    agent = agents.make(name, hidden=(32, 32), **options)
+    state = agent.init(jax.random.PRNGKey(0), 1, 1)
+    state, metrics = jax.jit(agent.update)(state, bandit(1500), jax.random.PRNGKey(2))
+    x = jnp.linspace(-0.5, 0.5, 5)[:, None]
+    np.testing.assert_allclose(agent.act(state, x), x, atol=0.12)
+    assert all(np.isfinite(v) for v in metrics.values())
+
+
+def test_the_action_cost_shrinks_a_clueless_actor():
+    flat = bandit(600)._replace(reward=jnp.zeros((600, 64)))
+    effort = {}
+    for cost in (0.0, 1.0):
+        agent = TD3(hidden=(16,), action_cost=cost)
+        state, _ = jax.jit(agent.update)(agent.init(jax.random.PRNGKey(3), 1, 1), flat, jax.random.PRNGKey(4))
+        effort[cost] = float(jnp.square(agent.act(state, jnp.linspace(-1, 1, 9)[:, None])).mean())
+    assert effort[1.0] < 0.2 * effort[0.0]
+
+
+def test_exploration_is_random_at_the_rate_asked_for():
+    agent = TD3(hidden=(8,), noise=0.0)
+    state = agent.init(jax.random.PRNGKey(0), 2, 3)
+    x = jnp.ones((4000, 2))
+    action = agent.explore(state, x, jax.random.PRNGKey(1), jnp.float32(0.3))
+    same = (action == agent.act(state, x)).all(-1).mean()
+    assert abs(same - 0.7) < 0.03
+
+
+def test_an_unknown_agent_or_option_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="td3"):
+        agents.make("tdd3")
+    with pytest.raises(UserError, match="tau"):
+        agents.make("td3", taau=1)
+
+
+def test_running_moments_equal_those_of_all_rows_seen():
+    rng = np.random.default_rng(0)
+    chunks = [rng.normal(5, 3, (n, 2)).astype(np.float32) for n in (7, 1, 40)]
+    m = nn.moments(2)
+    for c in chunks:
+        padded = np.concatenate([c, np.full((3, 2), 1e3, np.float32)])
+        m = nn.observe(m, jnp.asarray(padded), jnp.arange(len(padded)) < len(c))
+    rows = np.concatenate(chunks)
+    np.testing.assert_allclose(m.mean, rows.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(m.std(), rows.std(0), rtol=1e-4)

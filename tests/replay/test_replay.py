@@ -1,0 +1,180 @@
+"""The episode ring and hindsight sampling against a plain Python model of both."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from aimrl import replay
+from aimrl.types import GoalSpec
+
+SPEC = GoalSpec(obs_dim=3, goal_dim=2, action_dim=1, horizon=6)
+
+
+def judge(achieved, goal):
+    """Met within half a unit; −1 until then."""
+    near = jnp.linalg.norm(achieved - goal, axis=-1) < 0.5
+    return near.astype(jnp.float32) - 1.0, near
+
+
+def episode(number: int, length: int, still: bool = False):
+    """Everything in an episode tells its number and the time: obs = (number, t, 7), achieved = (number, t or 0)."""
+    t = np.arange(SPEC.horizon + 1, dtype=np.float32)
+    n = np.full_like(t, number)
+    return {
+        "obs": np.stack([n, t, 0 * t + 7], -1),
+        "achieved": np.stack([n, 0 * t if still else t], -1),
+        "desired": np.array([number, 100.0], np.float32),
+        "action": t[:, None] + 10 * number,
+        "failed": np.array(number % 3 == 0),
+        "length": np.array(length, np.int32),
+    }
+
+
+def filled(lengths, capacity=40, still=(), group=2):
+    """A ring after inserting episodes of these lengths, a few at a time with padding."""
+    ring = replay.make_ring(SPEC, capacity)
+    insert = jax.jit(lambda r, e: replay.insert(r, e, judge))
+    eps = [episode(i, n, i in still) for i, n in enumerate(lengths)]
+    for k in range(0, len(eps), group):
+        part = eps[k : k + group] + [episode(0, 0)] * (group - len(eps[k : k + group]))
+        ring = insert(ring, replay.Episodes(*(jnp.stack([e[f] for e in part]) for f in replay.Episodes._fields)))
+    return ring
+
+
+def draw(ring, how=replay.Hindsight(), n=4000, window=None, seed=0):  # noqa: B008  frozen
+    return jax.device_get(replay.sample(ring, jax.random.PRNGKey(seed), n, how, judge, window))
+
+
+def test_every_stored_transition_is_drawn_equally_often_and_unstored_ones_never():
+    lengths = [6, 3, 1, 5]
+    batch = draw(filled(lengths), n=30_000)
+    pairs, counts = np.unique(np.stack([batch.obs[:, 0], batch.obs[:, 1]]), axis=1, return_counts=True)
+    wanted = {(e, t) for e, n in enumerate(lengths) for t in range(n)}
+    assert {tuple(p) for p in pairs.T.astype(int)} == wanted
+    expected = 30_000 / len(wanted)
+    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_a_transition_keeps_its_action_and_true_next_observation_across_the_wrap_of_the_ring():
+    rng = np.random.default_rng(1)
+    ring = filled(rng.integers(1, 7, 60), capacity=30)
+    batch = draw(ring)
+    np.testing.assert_array_equal(batch.next_obs[:, 0], batch.obs[:, 0])
+    np.testing.assert_array_equal(batch.next_obs[:, 1], batch.obs[:, 1] + 1)
+    np.testing.assert_array_equal(batch.action[:, 0], batch.obs[:, 1] + 10 * batch.obs[:, 0])
+
+
+def test_the_ring_forgets_oldest_first_and_holds_its_capacity_of_full_episodes():
+    ring = filled([6] * 30, capacity=30)
+    alive = np.unique(draw(ring, n=20_000).obs[:, :2], axis=0)
+    assert 30 <= len(alive) <= 30 + 2 * SPEC.horizon
+    oldest = alive[:, 0].min()
+    assert set(alive[:, 0]) == set(np.arange(oldest, 30))
+    assert len(alive) == int(ring.span[1] - ring.span[0])
+
+
+def test_future_goals_lie_ahead_in_the_same_episode_and_cover_it_evenly():
+    batch = draw(filled([6, 6, 4]), replay.Hindsight(ratio=1.0), n=20_000)
+    steps = batch.goal[:, 1] - batch.obs[:, 1]
+    assert (batch.goal[:, 0] == batch.obs[:, 0]).all()
+    assert steps.min() == 1
+    np.testing.assert_array_equal(steps, batch.future_steps)
+    first = batch.goal[(batch.obs[:, 0] == 0) & (batch.obs[:, 1] == 0), 1]
+    counts = np.bincount(first.astype(int))[1:]
+    assert len(counts) == 6
+    assert np.abs(counts / counts.sum() - 1 / 6).max() < 0.05
+
+
+@pytest.mark.parametrize("strategy", replay.STRATEGIES)
+def test_each_strategy_draws_the_goals_it_names(strategy):
+    lengths = np.array([6, 3, 5])
+    b = draw(filled(lengths), replay.Hindsight(strategy=strategy, ratio=1.0))
+    episode_of, t = b.obs[:, 0].astype(int), b.obs[:, 1]
+    if strategy == "none":
+        assert not b.relabelled.any()
+        np.testing.assert_array_equal(b.goal, b.desired)
+        return
+    assert b.relabelled.all()
+    assert (b.goal[:, 1] <= lengths[b.goal[:, 0].astype(int)]).all()
+    same = b.goal[:, 0] == episode_of
+    if strategy == "random":
+        assert 0.2 < same.mean() < 0.6
+    else:
+        assert same.all()
+    if strategy == "final":
+        np.testing.assert_array_equal(b.goal[:, 1], lengths[episode_of])
+    if strategy == "episode":
+        assert (b.goal[:, 1] < t).any()
+        assert (b.goal[:, 1] > t).any()
+
+
+def test_reward_and_termination_are_recomputed_for_hindsight_goals():
+    b = draw(filled([6, 6, 6, 6]), replay.Hindsight(ratio=0.8))
+    met = np.linalg.norm(b.next_achieved - b.goal, axis=-1) < 0.5
+    np.testing.assert_array_equal(b.success, met)
+    np.testing.assert_array_equal(b.task_reward, np.where(met, 0.0, -1.0))
+    failed = (b.obs[:, 0] % 3 == 0) & (b.obs[:, 1] == 5)  # only the last step of an episode can fail
+    np.testing.assert_array_equal(b.terminated, met | failed)
+    assert met[b.relabelled].any()
+    assert not met[~b.relabelled].any()
+    assert abs(b.relabelled.mean() - 0.8) < 0.03
+    lasting = draw(filled([6, 6, 6, 6]), replay.Hindsight(ratio=0.8, success_terminates=False))
+    np.testing.assert_array_equal(lasting.terminated, (lasting.obs[:, 0] % 3 == 0) & (lasting.obs[:, 1] == 5))
+
+
+def test_redrawing_avoids_goals_that_are_already_met():
+    """With an achieved goal that moves only at the end, most future goals are trivial."""
+    ring = filled([6])
+    late = ring.achieved.at[:, 1].set(jnp.where(ring.obs[:, 1] >= 5, 3.0, 0.0))
+    ring = jax.tree.map(lambda x: x, ring)
+    ring = type(ring)(**{**{f: getattr(ring, f) for f in ring.__dataclass_fields__}, "achieved": late})
+    trivial = lambda b: (np.linalg.norm(b.achieved - b.goal, axis=-1) < 0.5).mean()  # noqa: E731
+    plain = draw(ring, replay.Hindsight(ratio=1.0))
+    redrawn = draw(ring, replay.Hindsight(ratio=1.0, redraws=8))
+    assert trivial(plain) > 0.45
+    assert trivial(redrawn) < 0.25  # what is left has no other goal ahead
+
+
+def test_a_share_of_each_batch_comes_from_episodes_that_moved():
+    ring = filled([6] * 10, capacity=100, still=set(range(9)))
+    share = lambda b: (b.obs[:, 0] == 9).mean()  # noqa: E731
+    assert abs(share(draw(ring)) - 0.1) < 0.03
+    assert abs(share(draw(ring, replay.Hindsight(moved_fraction=0.5))) - 0.55) < 0.03
+    none_moved = filled([6] * 3, still={0, 1, 2})
+    assert np.isfinite(draw(none_moved, replay.Hindsight(moved_fraction=0.5)).obs).all()
+
+
+def test_the_recent_window_holds_only_the_newest_transitions():
+    b = draw(filled([6] * 5), window=12)
+    assert set(b.obs[:, 0]) == {3, 4}
+
+
+def test_prefix_moments_are_those_of_the_episode_so_far():
+    ring = replay.make_ring(SPEC, 20, prefix=True)
+    e = episode(2, 6)
+    ring = replay.insert(ring, replay.Episodes(*(jnp.asarray(e[f])[None] for f in replay.Episodes._fields)), judge)
+    b = draw(ring, n=50)
+    for t, mean, var in zip(b.obs[:, 1].astype(int), b.prefix_mean, b.prefix_var):
+        so_far = e["achieved"][: t + 2]
+        np.testing.assert_allclose(mean, so_far.mean(0), atol=1e-5)
+        np.testing.assert_allclose(var, so_far.var(0), atol=1e-4)
+
+
+def test_trimming_and_laying_back_loses_nothing():
+    for lengths in ([6, 2], [6] * 20):
+        ring = filled(lengths, capacity=30)
+        rows = replay.used_rows(ring)
+        fresh = replay.make_ring(SPEC, 30)
+        back = replay.untrimmed(jax.device_get(replay.trimmed(ring, rows)), fresh)
+        assert all(bool((a == b).all()) for a, b in zip(jax.tree.leaves(ring), jax.tree.leaves(back)))
+    assert replay.used_rows(filled([6, 2], capacity=30)) == 10
+
+
+def test_memory_is_close_to_the_raw_data():
+    fetch = GoalSpec(obs_dim=25, goal_dim=3, action_dim=4, horizon=50)
+    raw = 1_000_000 * 4 * (25 + 3 + 3 + 4)  # each observation once
+    assert replay.bytes_needed(fetch, 1_000_000) < 1.2 * raw
+    ring = jax.eval_shape(lambda: replay.make_ring(fetch, 1_000_000))
+    real = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(ring))
+    assert abs(real / replay.bytes_needed(fetch, 1_000_000) - 1) < 0.05

@@ -1,0 +1,220 @@
+"""The training loop: learning, resuming to the bit, and what it refuses."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from problems import TINY, point_goal
+
+from aimrl import runs
+from aimrl.config import make_config
+from aimrl.rewards import make as make_reward
+from aimrl.train import Collector, Trainer, env_seed, load_run, train
+from aimrl.types import UserError
+
+
+def config(**overrides):
+    options = {"hidden": (32, 32), "gamma": 0.9}
+    return make_config("point", preset="paper", **(TINY | {"steps": 1_200, "agent_options": options} | overrides))
+
+
+def lines(folder, name):
+    return [{k: v for k, v in row.items() if k != "wall_s"} for row in runs.read_lines(folder / name)]
+
+
+def arrays(folder, step):
+    from safetensors.numpy import load_file
+
+    return {p.name: load_file(p) for p in sorted((folder / "checkpoints" / str(step)).glob("*.safetensors"))}
+
+
+def assert_same_run(a, b, step):
+    for name in ("evals.jsonl", "metrics.jsonl"):
+        assert lines(a, name) == lines(b, name)
+    left, right = arrays(a, step), arrays(b, step)
+    assert left.keys() == right.keys() == {"actions.safetensors", "brain.safetensors", "ring.safetensors"}
+    for file in left:
+        assert left[file].keys() == right[file].keys()
+        for key in left[file]:
+            np.testing.assert_array_equal(left[file][key], right[file][key], err_msg=f"{file} {key}")
+
+
+@pytest.mark.parametrize("reward", ["aim", "sparse"])
+def test_the_loop_learns_to_reach_goals(reward, tmp_path):
+    run = train(config(reward=reward, steps=3_000), tmp_path / "r", env=point_goal)
+    record = run.evaluate(50)
+    assert np.mean(record["success_final"]) >= 0.8
+    before = np.mean(lines(tmp_path / "r", "evals.jsonl")[0]["success_final"])
+    assert before < 0.8  # and it had to learn it
+
+
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path):
+    c = config()
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(c, whole, env=point_goal)
+    for stop_at in (300, 780):  # in the middle of episodes and between checkpoints
+        seen = []
+        listen = lambda event, data: seen.append(data["step"]) if "step" in data else None  # noqa: B023, E731
+        count = {"rounds": 0}
+
+        def stop(stop_at=stop_at, count=count):
+            count["rounds"] += 1
+            return count["rounds"] * 60 >= (stop_at if stop_at == 300 else stop_at - 300)
+
+        train(c, broken, env=point_goal, resume=stop_at != 300, stop=stop, listen=listen)
+        assert runs.checkpoint_steps(broken)[-1] == stop_at
+        with open(broken / "evals.jsonl", "a") as f:
+            f.write('{"step": 99999, "half a li')  # a log line cut by a kill
+    train(c, broken, env=point_goal, resume=True)
+    assert_same_run(whole, broken, 1_200)
+
+
+def test_a_killed_run_resumes_from_its_last_checkpoint_to_the_bit(tmp_path):
+    """A kill leaves logs ahead of the checkpoint and perhaps half a checkpoint."""
+    c = config()
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(c, whole, env=point_goal)
+    train(dataclasses.replace(c, steps=600), killed, env=point_goal)
+    data = runs.read_json(killed / "config.json") | {"steps": 1_200}
+    runs.write_json(killed / "config.json", data)
+    with open(killed / "metrics.jsonl", "a") as f:
+        f.write(json.dumps({"step": 660, "agent/q": 1.0}) + "\n")
+    (killed / "checkpoints" / ".part-1200").mkdir()
+    train(c, killed, env=point_goal, resume=True)
+    assert_same_run(whole, killed, 1_200)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
+    c = config(steps=300)
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(dataclasses.replace(c, seed=seed), tmp_path / name, env=point_goal)
+    assert_same_run(tmp_path / "a", tmp_path / "b", 300)
+    assert lines(tmp_path / "a", "metrics.jsonl") != lines(tmp_path / "c", "metrics.jsonl")
+
+
+def test_training_and_evaluation_never_share_environment_seeds():
+    train_seeds = {env_seed(s, "train", k) for s in range(50) for k in range(0, 2000, 100)}
+    eval_seeds = {env_seed(s, "eval") for s in range(50)}
+    assert max(train_seeds) < min(eval_seeds)
+
+
+def test_a_saved_run_gives_the_same_actions_when_loaded(tmp_path):
+    c = make_config("FetchReach-v4", preset="paper", **(TINY | {"steps": 200, "eval_episodes": 2, "agent_options": {"hidden": (16,)}}))
+    run = train(c, tmp_path / "r")
+    again = load_run(tmp_path / "r")
+    obs = {"observation": np.linspace(0, 1, 10), "desired_goal": np.array([1.3, 0.7, 0.5])}
+    np.testing.assert_array_equal(run.policy(obs), again.policy(obs))
+    assert run.evaluate(3) == again.evaluate(3)
+
+
+def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_path):
+    trainer_steps = {}
+    for n in (1, 4):
+        run = train(config(num_envs=n, steps=240, learning_starts=1_000), tmp_path / str(n), env=point_goal)
+        ring = arrays(tmp_path / str(n), 240)["ring.safetensors"]
+        trainer_steps[n] = (run.step, int(ring["span"][1]))
+    assert trainer_steps == {1: (240, 240), 4: (240, 240)}
+
+
+def test_a_run_folder_is_never_overwritten_and_another_run_is_not_resumed(tmp_path):
+    c = config(steps=120)
+    train(c, tmp_path / "r", env=point_goal)
+    with pytest.raises(UserError, match="--resume"):
+        train(c, tmp_path / "r", env=point_goal)
+    with pytest.raises(UserError, match="batch_size"):
+        train(dataclasses.replace(c, batch_size=32), tmp_path / "r", env=point_goal, resume=True)
+    with pytest.raises(UserError, match="nothing to resume"):
+        train(c, tmp_path / "none", env=point_goal, resume=True)
+
+
+def test_a_folder_with_a_config_but_no_checkpoint_resumes_from_the_start(tmp_path):
+    c = config(steps=300)
+    train(c, tmp_path / "a", env=point_goal)
+    train(c, tmp_path / "b", env=point_goal)
+    shutil.rmtree(tmp_path / "b" / "checkpoints")
+    train(c, tmp_path / "b", env=point_goal, resume=True)
+    assert_same_run(tmp_path / "a", tmp_path / "b", 300)
+
+
+def test_a_buffer_that_cannot_fit_is_refused_before_it_is_allocated(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "free_memory", lambda: 1 << 20)
+    with pytest.raises(UserError, match="GiB"):
+        train(config(steps=10_000_000, buffer_size=10_000_000), tmp_path / "r", env=point_goal)
+    assert not (tmp_path / "r").exists()
+
+
+def test_numbers_that_blow_up_stop_the_run_and_name_the_last_checkpoint(tmp_path):
+    train(config(steps=600), tmp_path / "r", env=point_goal)
+    runs.write_json(tmp_path / "r" / "config.json", runs.read_json(tmp_path / "r" / "config.json") | {"steps": 1_200})
+    broken = make_reward("aim", learning_rate=float("nan"))
+    with pytest.raises(UserError, match="last good checkpoint is at step 600"):
+        train(config(), tmp_path / "r", env=point_goal, reward=broken, resume=True)
+    assert runs.checkpoint_steps(tmp_path / "r")[-1] == 600
+
+
+def test_an_environment_that_fails_mid_run_leaves_the_last_checkpoint(tmp_path):
+    class Breaks(type(point_goal().unwrapped)):
+        calls = 0
+
+        def step(self, action):
+            Breaks.calls += 1
+            obs, *rest = super().step(action)
+            if Breaks.calls > 3_000:
+                obs["observation"][:] = np.nan
+            return obs, *rest
+
+    import gymnasium as gym
+
+    with pytest.raises(UserError, match=r"environment \d"):
+        train(config(steps=6_000, eval_episodes=4), tmp_path / "r", env=lambda: gym.wrappers.TimeLimit(Breaks(), 15))
+    assert runs.checkpoint_steps(tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"steps": 0}, {"num_envs": -1}, {"her_ratio": 2.0}, {"her": "futur"}, {"round_steps": 7}, {"batchsize": 3}]
+)
+def test_impossible_options_are_refused_in_one_line(bad):
+    with pytest.raises(UserError) as e:
+        config(**bad)
+    assert "\n" not in str(e.value)
+
+
+def test_hindsight_episodes_keep_failures_apart_from_time_limits():
+    class Env:
+        num_envs = 1
+        spec = dataclasses.make_dataclass("S", ["obs_dim", "goal_dim", "action_dim", "horizon", "discrete"])(2, 2, 2, 15, False)
+
+    from aimrl.envs.guard import GoalObs
+    from aimrl.envs.vector import StepResult
+
+    zero = np.zeros((1, 2), np.float32)
+
+    class Falls(Env):
+        task = dataclasses.make_dataclass("T", ["success"])(lambda a, g: np.zeros(1, bool))
+        t = 0
+
+        def reset(self, mask=None):
+            return GoalObs(zero, zero, zero)
+
+        def step(self, action):
+            self.t += 1
+            return StepResult(GoalObs(zero, zero, zero), np.zeros(1), np.array([self.t == 3]), np.array([self.t == 5]))
+
+    c = Collector(Falls(), end_on_success=True)
+    for _ in range(5):
+        c.step(zero)
+    (episodes,) = [e for group in [list(c.take())] for e in group][:1] or [None]
+    assert episodes.length.tolist() == [3]
+    assert episodes.failed.tolist() == [True]
+
+
+def test_trainer_state_is_only_arrays(tmp_path):
+    """Whatever a checkpoint saves must be arrays: nothing that would need pickle."""
+    from aimrl.envs import vector
+
+    with vector.make(point_goal, 1, 0) as env:
+        t = Trainer(config(), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((t.brain, t.ring)))
