@@ -208,7 +208,9 @@ def _rows(matrix: csr_array, keep: np.ndarray) -> csr_array:
     """`matrix` with the rows outside `keep` emptied."""
     from scipy.sparse import csr_array
 
-    result = csr_array((matrix.data * np.repeat(keep, np.diff(matrix.indptr)), matrix.indices, matrix.indptr), shape=matrix.shape, copy=True)
+    result = csr_array(
+        (matrix.data * np.repeat(keep, np.diff(matrix.indptr)), matrix.indices, matrix.indptr), shape=matrix.shape, copy=True
+    )
     result.eliminate_zeros()
     return result
 

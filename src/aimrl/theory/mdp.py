@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     Matrices = np.ndarray | Sequence[Any]
 
-ROW_TOLERANCE = 1e-6  # rows may miss 1 by float32 rounding; they are then rescaled, so that float64 results are exact for the rescaled chain
+ROW_TOLERANCE = (
+    1e-6  # rows may miss 1 by float32 rounding; they are then rescaled, so that float64 results are exact for the rescaled chain
+)
 MAX_ENTRIES = 2**27  # of one array in a file: 1 GiB of float64, where a mistaken or hostile header would ask for terabytes
 NPZ_KEYS = ("P", "start", "goal", "gamma", "policy")
 

@@ -79,7 +79,9 @@ def _step_constraints(chain: Chain, inner: np.ndarray) -> tuple[Any, np.ndarray]
     return csr_array(chain.K[inner][:, inner] - eye_array(inner.size)), np.ones(inner.size)
 
 
-def minimise(cost: np.ndarray, A: Any, b: np.ndarray, methods: tuple[str, ...] = ("highs-ds", "highs-ipm"), lower: Any = None) -> np.ndarray:
+def minimise(
+    cost: np.ndarray, A: Any, b: np.ndarray, methods: tuple[str, ...] = ("highs-ds", "highs-ipm"), lower: Any = None
+) -> np.ndarray:
     """argmin cost·x subject to Ax ≤ b by HiGHS; x is free unless `lower` bounds it."""
     from scipy.optimize import linprog
 
