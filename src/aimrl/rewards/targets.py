@@ -37,7 +37,9 @@ def remember(m: Memory, states: Float[Array, "n goal"], cell: float) -> Memory:
 
 def draw(m: Memory, key: PRNGKeyArray, n: int) -> Float[Array, "n goal"]:
     """States uniform over the visited cells."""
-    return m.states[jax.random.categorical(key, jnp.where(m.filled, 0.0, -jnp.inf), shape=(n,))]
+    rank = jnp.cumsum(m.filled)  # the k-th filled slot is the first whose rank is k
+    k = jax.random.randint(key, (n,), 1, jnp.maximum(rank[-1], 1) + 1)
+    return m.states[jnp.searchsorted(rank, k)]
 
 
 def sample(
