@@ -1,0 +1,404 @@
+"""Sweeps: what is read from SPEC.toml, and that every cell ends once whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aimrl import runs, sweep
+from aimrl.types import UserError
+
+STANDIN = Path(__file__).parent / "standin"
+STEPS, ROUND = 1000, 100
+SUM = STEPS * (STEPS // ROUND + 1) // 2  # of 100, 200, … 1000: what the stand-in's only weight holds after an unbroken run of seed 0
+
+
+def spec_text(out: Path, env: str = '["A-v0", "B-v0"]', seeds: str = "[0, 1]", more: str = "", every: int = 200) -> str:
+    return f"""
+out = "{out}"
+env = {env}
+reward = ["sparse"]
+seeds = {seeds}
+steps = {STEPS}
+{more}
+[overrides]
+num_envs = 2
+round_steps = {ROUND}
+checkpoint_every = {every}
+"""
+
+
+def load(tmp_path: Path, **options: Any) -> sweep.Spec:
+    path = tmp_path / "spec.toml"
+    path.write_text(spec_text(tmp_path / "out", **options))
+    return sweep.load_spec(path)
+
+
+@pytest.fixture(autouse=True)
+def standin(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
+    """Processes started by these tests train with the stand-in, unless a test wants the real thing."""
+    if "real" not in request.keywords:
+        monkeypatch.setenv("PYTHONPATH", str(STANDIN))
+
+
+def events(folder: Path) -> list[str]:
+    return [row["event"] for row in runs.read_lines(folder / "attempts.jsonl")]
+
+
+def assert_whole(spec: sweep.Spec) -> None:
+    """Every cell ended exactly once, with each evaluation once and the weight of an uninterrupted run."""
+    for cell in spec.cells:
+        folder = spec.out / cell.name
+        rows = runs.read_lines(folder / "evals.jsonl")
+        assert [r["step"] for r in rows] == list(range(ROUND, STEPS + 1, ROUND))
+        assert rows[-1]["sum"] == SUM * (cell.config.seed + 1)
+        assert Counter(events(folder))["finished"] == 1
+        assert runs.read_json(folder / "done.json")["step"] == STEPS
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} didn't happen in {seconds} s"
+        time.sleep(0.02)
+
+
+def driver(spec_path: Path, *arguments: str, **environment: str) -> subprocess.Popen:
+    """A sweep in a process of its own, which prints its summary as JSON."""
+    code = (
+        "import sys, json, dataclasses; from aimrl import sweep\n"
+        "if __name__ == '__main__':\n"
+        "    spec = sweep.load_spec(sys.argv[1]); options = json.loads(sys.argv[2])\n"
+        "    print(json.dumps(dataclasses.asdict(sweep.run(spec, **options))))"
+    )
+    options = arguments[0] if arguments else "{}"
+    command = [sys.executable, "-c", code, str(spec_path), options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+
+
+# --- SPEC.toml --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_cells_are_the_product_of_the_lists_and_have_folders_of_their_own(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text(
+        'env = ["FetchReach-v4", "aimrl/Room-v0"]\nrewards = ["aim", "sparse"]\npresets = ["fast", "paper"]\nseeds = 3\nout = "o"'
+    )
+    found = sweep.cells(sweep.load_spec(path))
+    assert len(found) == 2 * 2 * 2 * 3
+    assert len({c.name for c in found}) == len(found)
+    assert "FetchReach-v4/aim-td3-fast/seed-2" in {c.name for c in found}
+    assert "aimrl_Room-v0/sparse-td3-paper/seed-0" in {c.name for c in found}
+    paper = next(c.config for c in found if c.config.preset == "paper" and c.config.reward == "aim")
+    assert (paper.agent_options["gamma"], paper.round_updates) == (0.9, 200)
+
+
+def test_listed_cells_take_over_what_they_do_not_set_and_merge_options(tmp_path):
+    more = '[[cells]]\nenv = "C-v0"\nlabel = "slow rate"\noverrides.agent_options.critic_rate = 1e-4\noverrides.batch_size = 64'
+    path = tmp_path / "s.toml"
+    path.write_text(f'out = "o"\nreward = "sparse"\nsteps = 500\nseeds = [4]\noverrides.agent_options.gamma = 0.9\n{more}')
+    (cell,) = sweep.load_spec(path).cells
+    assert cell.name == "C-v0/sparse-td3-fast-slow_rate/seed-4"
+    assert (cell.config.batch_size, cell.config.steps, cell.config.seed) == (64, 500, 4)
+    assert (cell.config.agent_options["gamma"], cell.config.agent_options["critic_rate"]) == (0.9, 1e-4)
+    assert cell.config.agent_options["tau"] == 0.05  # the preset's
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('enw = ["A-v0"]', "did you mean env"),
+        ('env = "A-v0"\nreward = "aim+s"', "did you mean aim\\+r"),
+        ('env = "A-v0"\nagent = "td4"', "did you mean td3"),
+        ('env = "A-v0"\npreset = "fats"', "did you mean fast"),
+        ('env = "A-v0"\noverrides.bach_size = 3', "did you mean batch_size"),
+        ('env = "A-v0"\noverrides.batch_size = -3', "batch_size must be positive"),
+        ('env = "A-v0"\noverrides.batch_size = inf', "impossible overrides"),
+        ('env = "A-v0"\noverrides.agent_options = 3', "agent_options is a table"),
+        ('env = "A-v0"\noverrides.agent_options.gamma = 1979-05-27', "impossible overrides"),
+        ('env = "A-v0"\noverrides.seed = 3', "seed belongs to the lists"),
+        ('env = "A-v0"\nseed = [1, 1]', "lists a value twice"),
+        ('env = "A-v0"\nseed = [true]', "a seed is a whole number"),
+        ('env = "A-v0"\nseeds = 0', "empty list"),
+        ('env = "A-v0"\nseeds = 2000000', "more than 100,000 cells"),
+        ('env = "A-v0"\nenvs = ["B-v0"]', "both env and envs"),
+        ('env = "A-v0"\n[[cells]]\nseed = 0', "names the cell .* twice"),
+        ('env = "A-v0"\nsteps = "many"', "steps must be a whole number"),
+        ('reward = "aim"', "names no environment"),
+        ("env = [", "not valid TOML"),
+        ("a = " + "[" * 5000, "not valid TOML"),
+        (f"env = {json.dumps([f'E{i}-v0' for i in range(1000)])}\nseeds = 1000", "more than 100,000 cells"),
+    ],
+)
+def test_a_bad_specification_is_answered_in_one_line(tmp_path, text, line):
+    path = tmp_path / "s.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=line) as e:
+        print(len(sweep.load_spec(path).cells))
+    assert "\n" not in str(e.value)
+
+
+def test_a_missing_specification_is_answered_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        sweep.load_spec(tmp_path / "none.toml")
+
+
+def test_no_name_leads_out_of_the_sweep_s_folder(tmp_path):
+    for env in ("../../x", "..", "/etc/passwd", ".", "a/../../b"):
+        spec = sweep.parse_spec({"out": str(tmp_path / "out"), "env": env, "cells": [{"label": "../../y"}]})
+        for cell in spec.cells:
+            assert (spec.out / cell.name).resolve().is_relative_to(tmp_path / "out")
+            assert len(Path(cell.name).parts) == 3
+
+
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(["", "aim", "td3", "fast", "x\0", "A-v0", "é"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["env", "batch_size", "gamma", "agent_options"]), inner),
+    max_leaves=6,
+)
+KEY = st.sampled_from(
+    ["name", "out", "env", "envs", "reward", "agent", "preset", "seed", "seeds", "steps", "overrides", "cells", "label", "x"]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(KEY, VALUE))
+def test_any_tables_make_cells_or_one_clear_line(data):
+    line = ""
+    try:
+        assert sweep.parse_spec(data).cells
+    except UserError as e:
+        line = str(e)
+    assert "\n" not in line
+
+
+def test_infinite_options_survive_the_way_to_a_cell_s_process():
+    spec = sweep.parse_spec({"env": "A-v0", "overrides": {"agent_options": {"q_low": -float("inf"), "hidden": [8]}}})
+    config = sweep.config_from(json.loads(json.dumps(runs.plain(sweep.dataclasses.asdict(spec.cells[0].config)))))
+    assert config.agent_options["q_low"] == -float("inf")
+    assert config.agent_options["hidden"] == [8]
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_cell_runs_once_and_failures_do_not_stop_the_others(tmp_path, capsys):
+    spec = load(tmp_path, env='["A-v0", "Broken-v0", "B-v0"]', seeds="[3]")
+    summary = sweep.run(spec, jobs=2)
+    assert sorted(summary.finished) == ["A-v0/sparse-td3-fast/seed-3", "B-v0/sparse-td3-fast/seed-3"]
+    assert summary.failed == {"Broken-v0/sparse-td3-fast/seed-3": "unknown environment 'Broken-v0'"}
+    assert "failed: Broken-v0/sparse-td3-fast/seed-3: unknown environment" in summary.text()
+    shown = capsys.readouterr().err
+    assert "A-v0/sparse-td3-fast/seed-3 finished: step 1,000, success 100%" in shown
+    good = sweep.Spec(spec.name, spec.out, tuple(c for c in spec.cells if "Broken" not in c.name))
+    assert_whole(good)
+    before = {p: p.read_bytes() for c in good.cells for p in (spec.out / c.name).glob("*.jsonl")}
+    again = sweep.run(spec, jobs=2, progress=False)
+    assert (again.finished, sorted(again.skipped)) == ([], sorted(summary.finished))
+    assert list(again.failed) == ["Broken-v0/sparse-td3-fast/seed-3"]  # failures are tried again, finished cells never
+    assert {p: p.read_bytes() for p in before} == before
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cell_whose_process_is_killed_goes_on_from_its_checkpoint(tmp_path):
+    spec = load(tmp_path, env='["Suicidal-v0"]', seeds="[0]")
+    summary = sweep.run(spec, jobs=1, progress=False)
+    assert summary.finished == [spec.cells[0].name]
+    assert_whole(spec)
+    rows = runs.read_lines(spec.out / spec.cells[0].name / "attempts.jsonl")
+    assert [(r["event"], r["step"]) for r in rows] == [("began", 0), ("began", 200), ("finished", STEPS)]
+
+
+def test_cells_run_in_processes_with_one_thread(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    found = sweep.one_thread()
+    assert found["XLA_FLAGS"] == "--xla_dump_to=x --xla_cpu_multi_thread_eigen=false"
+    assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"1"}
+
+
+def test_ctrl_c_saves_the_running_cells_and_the_next_sweep_resumes_them(tmp_path):
+    spec = load(tmp_path, seeds="[0]", every=10_000)  # the only checkpoint before the end is the one made on stopping
+    folders = [spec.out / c.name for c in spec.cells]
+    process = driver(tmp_path / "spec.toml", '{"jobs": 1}', STANDIN_ROUND_S="0.2")
+    wait_for(lambda: (folders[0] / "evals.jsonl").is_file(), "the first evaluation")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert sorted(json.loads(out)["stopped"]) == sorted(c.name for c in spec.cells)
+    assert "Traceback" not in err
+    assert events(folders[0]) == ["began", "stopped"]
+    (saved,) = runs.checkpoint_steps(folders[0])
+    assert 0 < saved < STEPS
+    assert not folders[1].exists()
+    summary = sweep.run(spec, jobs=2, progress=False)
+    assert len(summary.finished) == 2
+    assert runs.read_lines(folders[0] / "attempts.jsonl")[2]["step"] == saved
+    assert_whole(spec)
+
+
+def test_cells_of_a_killed_sweep_save_and_end_and_the_next_sweep_waits_for_them(tmp_path):
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]", every=10_000)
+    folder = spec.out / spec.cells[0].name
+    process = driver(tmp_path / "spec.toml", STANDIN_ROUND_S="0.5")
+    wait_for(lambda: (folder / "evals.jsonl").is_file(), "the first evaluation")
+    process.kill()
+    process.communicate()
+    summary = sweep.run(spec, progress=False)
+    assert summary.finished == [spec.cells[0].name]
+    assert events(folder) == ["began", "stopped", "began", "finished"]
+    assert_whole(spec)
+
+
+def test_two_sweeps_on_one_folder_refuse_in_one_line(tmp_path):
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
+    with (
+        sweep.locked(spec.out / ".sweep.lock", "unused"),
+        pytest.raises(UserError, match=r"^another sweep is running in .*out$"),
+    ):
+        sweep.run(spec, progress=False)
+    assert not (spec.out / spec.cells[0].name).exists()
+
+
+def test_a_finished_cell_of_other_settings_is_refused_not_overwritten(tmp_path):
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
+    sweep.run(spec, progress=False)
+    evals = (spec.out / spec.cells[0].name / "evals.jsonl").read_bytes()
+    other = sweep.parse_spec({"out": str(spec.out), "env": "A-v0", "reward": "sparse", "seed": 0, "steps": STEPS})
+    summary = sweep.run(other, progress=False)
+    assert "is another run: its num_envs is 2, not 8" in summary.failed[spec.cells[0].name]
+    assert (spec.out / spec.cells[0].name / "evals.jsonl").read_bytes() == evals
+
+
+def test_a_cell_is_finished_by_its_files_alone(tmp_path):
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
+    sweep.run(spec, progress=False)
+    folder, config = spec.out / spec.cells[0].name, spec.cells[0].config
+    (folder / "done.json").unlink()
+    assert sweep.finished(folder, config)  # last evaluation and last checkpoint are of the last step
+    assert sweep.run_cell(config, folder) == {"state": "finished"}
+    assert events(folder) == ["began", "finished"]  # nothing was trained again
+    for step in runs.checkpoint_steps(folder):
+        (folder / "checkpoints" / str(step) / "meta.json").unlink()
+    assert sweep.finished(folder, config)  # results outlive checkpoints that were removed
+    longer = sweep.dataclasses.replace(config, steps=2 * STEPS)
+    assert not sweep.finished(folder, longer)
+    assert "its checkpoints are gone" in sweep.run_cell(longer, folder)["reason"]
+    assert len(runs.read_lines(folder / "evals.jsonl")) == STEPS // ROUND
+    runs.cut_log(folder / "evals.jsonl", STEPS - ROUND)
+    assert not sweep.finished(folder, config)
+
+
+def test_a_dry_run_counts_cells_hours_and_memory(tmp_path):
+    spec = sweep.parse_spec(
+        {"out": str(tmp_path), "env": ["aimrl/Room-v0", "aimrl/Rom-v0"], "reward": "sparse", "seeds": 2, "steps": 36_000}
+    )
+    report = sweep.dry_run(spec, jobs=2)
+    good, bad = report["cells"][:2], report["cells"][2:]
+    c = spec.cells[0].config
+    seconds = 36_000 * (sweep.STEP_S + sweep.UPDATE_S * c.round_updates / c.round_steps)
+    assert [r["core_hours"] for r in good] == pytest.approx([seconds / 3600] * 2)
+    assert (report["core_hours"], report["hours"]) == pytest.approx((2 * seconds / 3600, seconds / 3600))
+    assert all("did you mean aimrl/Room-v0" in r["state"] for r in bad)
+    assert report["memory_bytes"] > 2 * sweep.PROCESS_BYTES
+    assert not list(tmp_path.iterdir())  # nothing was run or written
+    text = sweep.dry_run_text(report)
+    assert "4 cells" in text
+    assert "assumed" in text
+
+
+def test_a_dry_run_uses_the_speed_of_finished_cells(tmp_path):
+    spec = load(tmp_path, env='["aimrl/Room-v0"]', seeds="[0, 1]")
+    sweep.run(sweep.Spec(spec.name, spec.out, spec.cells[:1]), progress=False)
+    done, new = sweep.dry_run(spec, jobs=1)["cells"]
+    assert (done["state"], done["core_hours"]) == ("finished", 0.0)
+    assert new["measured"]
+    assert new["core_hours"] == pytest.approx(STEPS / 100 / 3600)  # the stand-in says 100 steps a second
+
+
+def test_the_live_table_shows_names_as_they_are(tmp_path):
+    from rich.console import Console
+
+    spec = sweep.Spec("[red]x", tmp_path, sweep.parse_spec({"env": "A-v0"}).cells)
+    board = sweep._Board(spec, 1, True, sys.stderr)
+    console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(board._table(list(spec.cells)))
+    console.file.close()
+    text = console.export_text()
+    assert "[red]x: 1 cells to run" in text
+    assert spec.cells[0].name in text
+
+
+# --- Ray ----------------------------------------------------------------------------------------------------------------------------------
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+if __name__ == "__main__":
+    quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 6}
+    head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": quick}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    print(cluster.address, flush=True)
+    for line in sys.stdin:
+        if line.strip() == "kill":
+            cluster.remove_node(second, allow_graceful=False)
+            print("killed", flush=True)
+        else:
+            break
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_on_a_cluster_every_cell_ends_once_though_a_node_and_a_worker_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("STANDIN_ROUND_S", "0.4")
+    spec = load(tmp_path, env='["A-v0", "Suicidal-v0", "B-v0", "Broken-v0"]', seeds="[1]")
+    good = sweep.Spec(spec.name, spec.out, tuple(c for c in spec.cells if "Broken" not in c.name))
+    sweep.run(sweep.Spec(spec.name, spec.out, good.cells[2:]), progress=False)  # B has finished before
+    first = [spec.out / c.name for c in good.cells[:2]]
+    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert cluster.stdin is not None
+    assert cluster.stdout is not None
+    try:
+        address = cluster.stdout.readline().strip()
+        assert address
+        process = driver(tmp_path / "spec.toml", json.dumps({"ray": address}))
+        wait_for(lambda: all(runs.checkpoint_steps(f) for f in first), "a checkpoint on either node")
+        cluster.stdin.write("kill\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline().strip() == "killed"
+        out, err = process.communicate(timeout=150)
+        assert process.returncode == 0, err
+    finally:
+        cluster.communicate("quit\n", timeout=60)
+    summary = json.loads(out)
+    assert sorted(summary["finished"]) == sorted(c.name for c in good.cells[:2])
+    assert summary["skipped"] == [good.cells[2].name]
+    assert summary["failed"] == {"Broken-v0/sparse-td3-fast/seed-1": "unknown environment 'Broken-v0'"}
+    assert_whole(good)
+    rows = [r for f in first for r in runs.read_lines(f / "attempts.jsonl")]
+    begun = [r["step"] for r in rows if r["event"] == "began"]
+    assert len(begun) >= 4  # the killed worker's cell and the killed node's were begun a second time,
+    assert sum(step == 0 for step in begun) == 2  # and neither from the start
+    assert events(spec.out / good.cells[2].name) == ["began", "finished"]
+
+
+def test_an_unreachable_cluster_is_named_in_one_line(tmp_path, monkeypatch):
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
+    with pytest.raises(UserError, match="cannot reach Ray at not-an-address"):
+        sweep.run(spec, ray="not-an-address", progress=False)
