@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,8 @@ def train(
     with vector.make(env if env is not None else config.env, config.num_envs, 0, config.backend, timeout_s=config.env_timeout) as probe:
         trainer = Trainer(config, folder, probe.spec, probe.task, env, reward, listen)
         runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
+        size = replay.bytes_needed(probe.spec, _capacity(config), trainer.round.reward.needs_prefix)
+        listen("start", {"backend": probe.backend, "buffer_bytes": size})
     try:
         trainer.begin(resume)
         return trainer.run(stop)
@@ -266,18 +270,21 @@ class Trainer:
         while self.step < c.steps:
             before = self.step
             self.gather(c.round_steps)
-            if self.step >= c.learning_starts:
+            learned = self.step >= c.learning_starts
+            if learned:
                 self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
             done = self.step >= c.steps
             if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000))):
                 self.log(metrics)
             if done or _passed(before, self.step, c.eval_every):
                 self.evaluate()
+            self.listen("round", {"step": self.step, "learned": learned})
             if done or _passed(before, self.step, c.checkpoint_every):
                 self.rebuild()
                 self.save()
-            elif stop():
-                self.save()
+            if not done and stop():
+                if self.saved < self.step:
+                    self.save()
                 self.listen("stopped", {"step": self.step, "folder": str(self.folder)})
                 break
         return self.as_run()
@@ -433,11 +440,23 @@ def check_memory(c: Config, spec: GoalSpec, reward: Reward) -> None:
         )
 
 
-def load_run(folder: Path, step: int | None = None) -> Run:
-    """A saved run's policy at its newest (or the given) checkpoint."""
+def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Reward | None = None) -> Run:
+    """A saved run's policy at its newest (or the given) checkpoint; `env` and `reward` as given to `train`, where they were objects."""
     config = runs.load_config(folder)
     meta = runs.load_meta(folder, step)
-    with vector.make(config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
-        round_ = make_round(config, probe.spec, probe.task)
+    with vector.make(env if env is not None else config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
+        round_ = make_round(config, probe.spec, probe.task, reward)
         brain, _ = fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
-    return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"])
+    return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"], env)
+
+
+class _CallableModule(types.ModuleType):
+    """`aimrl.train(…)` is the package's contract and this file is its room: importing the room must not hide the function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Run:
+        import aimrl
+
+        return aimrl.train_named(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,216 @@
+"""Every command but `train`: its options, its help, and the few lines that call the library, imported when it is called."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from aimrl.cli import options, training
+from aimrl.cli.options import Help, place
+from aimrl.types import UserError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: to add one, write its options, its function, and a line in COMMANDS."""
+
+    help: Help
+    fields: type
+    run: Callable[[Any], int | None]
+
+    def options(self) -> type:
+        return options.tyro_class(self.fields, options.columns(self.fields))
+
+    def start(self, argv: Sequence[str]) -> int | None:
+        typed = options.parse(self.options(), argv, self.help)
+        return self.run(self.fields(**{name: getattr(typed, name) for name in self.fields.__dataclass_fields__}))
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """`train` makes its options from what is typed."""
+
+    help: Help = training.HELP
+
+    def options(self) -> type:
+        return training.option_class(["--help"])[0]
+
+    def start(self, argv: Sequence[str]) -> int | None:
+        return training.run(argv)
+
+
+def answer(result: Any, text: str, as_json: bool) -> None:
+    """The result on standard output, for a program or for a person."""
+    from aimrl.runs import plain
+
+    print(json_.dumps(plain(result)) if as_json else text)
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- eval -------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Eval:
+    run: Path = field(metadata=place("RUN"))  # folder of a training run
+    episodes: int = 100  # episodes to play
+    step: int | None = None  # checkpoint to take; the newest when left out
+    video: bool = False  # draw some episodes to RUN/videos (MP4 and GIF)
+    video_episodes: int = 3  # episodes to draw
+    json: bool = False
+
+
+def evaluate(o: Eval) -> None:
+    from aimrl.progress import success_text
+    from aimrl.train import load_run
+
+    for name, count in (("--episodes", o.episodes), ("--video-episodes", o.video_episodes)):
+        if count < 1:
+            raise UserError(f"{name} must be at least 1, not {count}")
+    run = load_run(o.run, o.step)
+    record = run.evaluate(o.episodes)
+    reached = [s for s in record["steps_to_goal"] if s >= 0]
+    text = f"{run.config.env} at step {run.step:,}, {record['episodes']} episodes: {success_text(record)}"
+    text += f", in {sum(reached) / len(reached):.1f} steps on average" if reached else ""
+    if o.video:
+        from aimrl import videos
+
+        try:
+            for path in videos.record(run, o.run / "videos", o.video_episodes):
+                note(f"video: {path}")
+        except UserError as e:
+            note(f"aimrl: {e}")
+    answer(record, text, o.json)
+
+
+# --- theory -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Theory:
+    source: str = field(metadata=place("SOURCE"))  # room, windy, torus, a world's text file, or an .npz with P, start, goal, gamma, policy
+    policy: Path | None = None  # .npy with policy[S, A]; a world's default is the uniform policy
+    gamma: float | None = None  # discount; 0.99 for worlds
+    json: bool = False
+
+
+def theory(o: Theory) -> None:
+    from aimrl import theory
+
+    policy = theory.load_policy(o.policy) if o.policy else None
+    if o.source.endswith(".npz"):
+        mdp, policy = theory.load_npz(o.source, gamma=o.gamma, policy=policy)
+    else:
+        from aimrl.envs import grid
+
+        exact = grid.exact_mdp(grid.load(o.source), 0.99 if o.gamma is None else o.gamma)
+        mdp = theory.GoalMDP(P=exact.P, start=exact.start, goal=exact.goal, gamma=exact.gamma)
+        policy = theory.uniform_policy(mdp) if policy is None else policy
+    result = theory.analyse(mdp, policy)
+    names = {
+        "w1_primal": "W1 to the goal, primal (the paper's sum)",
+        "w1_dual": "W1, dual (linear program)",
+        "w1_closed_form": "W1, Proposition 3",
+        "w1_eq4": "what the bound in expectation allows (eq. 4)",
+        "w1_hop": "what AIM's penalty allows (undirected hops)",
+    }
+    lines = [f"{mdp.states} states, {mdp.actions} actions, goal {mdp.goal}, discount {mdp.gamma:g}"]
+    lines += [f"  {text:<46} {float(result[name]):.6g}" for name, text in names.items()]
+    start = lambda key: float((mdp.start * result[key]).sum())  # noqa: E731
+    lines.append(f"  {'expected steps from the start, this policy':<46} {start('d'):.6g}")
+    lines.append(f"  {'expected steps from the start, best policy':<46} {start('d_opt'):.6g}")
+    answer(result, "\n".join(lines), o.json)
+
+
+# --- stats ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stats:
+    sources: tuple[Path, ...] = field(metadata=place("CSV_OR_RUNS"))  # a CSV file (env,algorithm,seed,episode,success) or run folders
+    step: int | None = None  # training step to compare at; the largest all runs have when left out
+    success: Literal["ever", "final"] = "ever"  # the goal was reached at some time (the paper's), or is met at the end
+    markdown: bool = False  # the table as Markdown
+    json: bool = False
+
+
+def stats(o: Stats) -> None:
+    from aimrl import stats
+
+    table = stats.load(o.sources, o.step, o.success)
+    for problem in table.problems:
+        note(f"warning: {problem}")
+    result = stats.analyse(table)
+    answer(result, stats.format_table(result, "markdown" if o.markdown else "text") + "\n\n" + stats.sentence(result), o.json)
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Doctor:
+    env: str = field(metadata=place("ENV"))  # Gymnasium id, package:Id for an environment of your own
+    backend: Literal["auto", "envpool", "gym"] = "auto"  # simulator
+    quick: bool = False  # only what `train` looks at first
+    horizon: int | None = None  # time limit, where the environment has none
+    json: bool = False
+
+
+def doctor(o: Doctor) -> int:
+    from aimrl.envs import doctor
+
+    findings = doctor.diagnose(o.env, o.backend, o.quick, o.horizon)
+    healthy = doctor.healthy(findings)
+    signs = {"ok": "ok   ", "warn": "warn ", "error": "ERROR"}
+    lines = [f"{signs[f.level]}  {f.what}" + (f"\n       → {f.advice}" if f.advice else "") for f in findings]
+    lines.append("fit for training" if healthy else "not fit for training yet")
+    answer({"env": o.env, "healthy": healthy, "findings": [f.as_json() for f in findings]}, "\n".join(lines), o.json)
+    return 0 if healthy else 2
+
+
+COMMANDS: dict[str, Command | TrainCommand] = {
+    "train": TrainCommand(),
+    "eval": Command(
+        Help(
+            "eval",
+            "Play episodes with a trained policy and report its success rates.",
+            ("aimrl eval runs/FetchReach-v4-aim-s0", "aimrl eval runs/push --episodes 500 --json", "aimrl eval runs/push --video"),
+        ),
+        Eval,
+        evaluate,
+    ),
+    "theory": Command(
+        Help(
+            "theory",
+            "Exact step distances, values and Wasserstein distances of a finite goal MDP.",
+            ("aimrl theory room", "aimrl theory windy --gamma 0.95 --json", "aimrl theory mine.npz --policy policy.npy"),
+        ),
+        Theory,
+        theory,
+    ),
+    "stats": Command(
+        Help(
+            "stats",
+            "Compare algorithms over seeds: mixed-effects logistic model, all contrasts, Holm and Bonferroni.",
+            ("aimrl stats results.csv", "aimrl stats runs/ --success final", "aimrl stats runs/a runs/b --step 100000 --json"),
+        ),
+        Stats,
+        stats,
+    ),
+    "doctor": Command(
+        Help(
+            "doctor",
+            "Is this a sound goal environment? Each finding says what to do about it.",
+            ("aimrl doctor FetchPush-v4", "aimrl doctor your_package:YourEnv-v0", "aimrl doctor YourEnv-v0 --json"),
+        ),
+        Doctor,
+        doctor,
+    ),
+}

@@ -1,0 +1,176 @@
+"""`aimrl train`: options from the chosen preset, agent and reward; Ctrl-C saves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aimrl.cli import options
+from aimrl.cli.options import Help, place
+from aimrl.config import Config, check, make_config
+from aimrl.types import UserError
+
+HELP = Help(
+    "train",
+    "Train a policy on a goal environment.\n\n"
+    "Every setting is an option; the values shown are those of the environment, preset, agent and reward typed beside --help.",
+    (
+        "aimrl train FetchReach-v4 --reward aim",
+        "aimrl train FetchPush-v4 --reward aim --preset fast --steps 300000 --seed 1 --out runs/push",
+        "aimrl train FetchPush-v4 --td3.tau 0.01 --aim.form shaped   # options of the agent and the reward",
+        "aimrl train your_package:YourEnv-v0                         # an environment of your own",
+        "aimrl train --resume --out runs/push                        # go on where it was stopped",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Options of the command that are no part of the configuration."""
+
+    out: Path | None = None  # run folder; runs/ENV-REWARD-sSEED when left out
+    resume: bool = False  # go on with the run in --out
+    quiet: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class _Env:
+    env: str = field(default="", metadata=place("ENV"))  # Gymnasium id of a goal environment, package:Id for one of your own
+
+
+_HIDDEN = ("env", "agent_options", "reward_options")  # given by place, or as groups of options
+_SWITCHES = ("--resume", "--quiet", "--json", "-h", "--help")
+
+
+def option_class(argv: Sequence[str]) -> tuple[type, Config, dict[str, Any]]:
+    """The options that the preset, reward and agent in `argv` allow, what they start from, and agent and reward under their names."""
+    from aimrl import agents, rewards
+
+    base = _base(argv)
+    agent, reward = agents.make(base.agent, **base.agent_options), rewards.make(base.reward, **base.reward_options)
+    groups = {"agent": (base.agent, agent), "reward": (type(reward).__name__.lower(), reward)}
+    made_of = options.columns(_Env, _Env(base.env)) + options.columns(Config, base, _HIDDEN) + options.columns(Extra)
+    return options.tyro_class(Config, made_of + [options.group(*g) for g in groups.values()]), base, groups
+
+
+def _base(argv: Sequence[str]) -> Config:
+    """What the options change: the preset's configuration, or that of the run to go on with."""
+    asks_help = "--help" in argv or "-h" in argv
+    if "--resume" in argv and not asks_help:
+        from aimrl import runs
+
+        out = options.typed_value(argv, "--out")
+        if out is None:
+            raise UserError("--resume needs to know which run: add --out DIR")
+        if not (Path(out) / "config.json").is_file():
+            raise UserError(f"nothing to resume in {out}: it holds no config.json")
+        return runs.load_config(Path(out))
+    switches = [
+        f"--{no}{f.name.replace('_', '-')}" for f in dataclasses.fields(Config) if isinstance(f.default, bool) for no in ("", "no-")
+    ]
+    env = options.first_positional(argv, [*_SWITCHES, *switches])
+    if env is None and not asks_help:
+        raise UserError("train needs an environment, for example: aimrl train FetchReach-v4 (see aimrl train --help)")
+    typed = {name: options.typed_value(argv, f"--{name}") for name in ("preset", "reward", "agent")}
+    return make_config(env or "", **{k: v for k, v in typed.items() if v is not None})
+
+
+def parse(argv: Sequence[str]) -> tuple[Config, Extra]:
+    """The configuration and the command's own options."""
+    made, base, groups = option_class(argv)
+    typed = options.parse(made, argv, HELP)
+    values: dict[str, Any] = {f.name: getattr(typed, f.name) for f in dataclasses.fields(Config) if f.name not in _HIDDEN[1:]}
+    for kind, (name, instance) in groups.items():
+        before, now = getattr(base, f"{kind}_options"), getattr(typed, name)
+        values[f"{kind}_options"] = before | {
+            f.name: getattr(now, f.name) for f in dataclasses.fields(now) if getattr(now, f.name) != getattr(instance, f.name)
+        }
+    return check(dataclasses.replace(base, **values)), Extra(**{f.name: getattr(typed, f.name) for f in dataclasses.fields(Extra)})
+
+
+class Stopper:
+    """The first Ctrl-C, SIGTERM or SIGHUP asks for an end after the round; the second, left to the system, ends at once."""
+
+    SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __call__(self) -> bool:
+        return bool(self.signal)
+
+    def __enter__(self) -> Stopper:
+        self.before = {s: signal.signal(s, self._ask) for s in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for s, handler in self.before.items():
+            signal.signal(s, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.signal = number
+        for s in self.SIGNALS:
+            signal.signal(s, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
+            os.write(2, b"\nstopping after this round and saving; once more to quit at once\n")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Train, or go on training, as `argv` says."""
+    config, extra = parse(argv)
+    from aimrl import runs
+    from aimrl.agents import make as make_agent
+    from aimrl.progress import Listeners
+    from aimrl.train import train
+
+    folder = extra.out or runs.default_folder(config)
+    if extra.resume or (folder / "config.json").exists():  # refused here before anything is built
+        runs.prepare(folder, config, {}, extra.resume)
+        if (done := runs.checkpoint_steps(folder)) and done[-1] >= config.steps:
+            return _report(folder, config, extra, done[-1], 0)
+    gamma = make_agent(config.agent, **config.agent_options).gamma
+    with Listeners(config, folder, gamma, extra.quiet) as listeners, Stopper() as stopper:
+        say = listeners.screen.say
+        if not extra.resume:
+            _examine(config, say)
+        say(f"{config.env}, reward {config.reward}, agent {config.agent}, preset {config.preset}, seed {config.seed}, into {folder}")
+        step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper).step
+    return _report(folder, config, extra, step, stopper.signal if step < config.steps else 0)
+
+
+def _examine(config: Config, say: Any) -> None:
+    """The doctor's quick look: errors end the command, warnings are told."""
+    from aimrl.envs import doctor
+
+    findings = doctor.diagnose(config.env, config.backend, quick=True)
+    for finding in findings:
+        text = finding.what + (f": {finding.advice}" if finding.advice else "")
+        if finding.level == "error":
+            raise UserError(finding.what if finding.advice.startswith("fix this first") else text)
+        if finding.level == "warn":
+            say(f"warning: {text}", always=True)
+
+
+def _report(folder: Path, config: Config, extra: Extra, step: int, stopped_by: int) -> int:
+    """The last words on standard output, and the exit code."""
+    import json
+
+    from aimrl import runs
+    from aimrl.progress import human_time, success_text
+
+    last = (runs.read_lines(folder / "evals.jsonl") or [{}])[-1]
+    if extra.json:
+        print(json.dumps(runs.plain(last | {"folder": str(folder), "step": step, "finished": step >= config.steps})))
+    elif stopped_by:
+        print(f"stopped at step {step:,} of {config.steps:,} and saved; go on with: aimrl train --resume --out {folder}")
+    else:
+        spent = f" after {human_time(last['wall_s'])}" if "wall_s" in last else ""
+        print(f"done: {step:,} steps{spent}, {success_text(last) if last else 'no evaluation'}; results in {folder}")
+    return 128 + stopped_by if stopped_by else 0
