@@ -64,6 +64,7 @@ class Eval:
     step: int | None = None  # checkpoint to take; the newest when left out
     video: bool = False  # draw some episodes to RUN/videos (MP4 and GIF)
     video_episodes: int = 3  # episodes to draw
+    figures: bool = False  # draw the learned potential to RUN/figures
     json: bool = False
 
 
@@ -87,7 +88,40 @@ def evaluate(o: Eval) -> None:
                 note(f"video: {path}")
         except UserError as e:
             note(f"aimrl: {e}")
+    if o.figures:
+        from aimrl import look
+
+        found = look.draw(run, o.run)
+        note(f"figures: {o.run / 'figures'}" if found else f"no figures: the reward '{run.config.reward}' learns no potential")
     answer(record, text, o.json)
+
+
+# --- grid -------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid:
+    world: str = field(metadata=place("WORLD"))  # room, windy, torus, or a text file with a drawing
+    reward: str = "aim"  # aim aim+r sparse disco mc rnd smirl gail fairl wgan …
+    preset: str = "fast"  # paper, fast
+    seeds: int = 8  # how many seeds, all in one compiled program
+    seed: int = 0  # the first of them
+    iterations: int = 100  # of at most 5,000 environment steps each
+    entropy: float | None = None  # entropy coefficient of the policy; the preset's when left out
+    out: Path | None = None  # folder of the results; runs/grid-WORLD-REWARD when left out
+    quiet: bool = False
+    json: bool = False
+
+
+def grid(o: Grid) -> None:
+    from aimrl import grid
+
+    out = o.out or Path("runs") / f"grid-{Path(o.world).stem}-{o.reward}"
+    result = grid.run(o.world, o.reward, o.preset, o.seeds, o.seed, o.iterations, o.entropy, out, progress=not o.quiet)
+    rates = [float(r) for r in result["success_rate"]]
+    text = f"{o.world}, reward {o.reward}, {result['iterations']} iterations, {result['env_steps']:,} environment steps a seed: "
+    text += f"success {sum(rates) / len(rates):.0%} (worst seed {min(rates):.0%}, best {max(rates):.0%}); results in {out}"
+    answer(result, text, o.json)
 
 
 # --- theory -----------------------------------------------------------------------------------------------------------------------------
@@ -151,6 +185,69 @@ def stats(o: Stats) -> None:
     answer(result, stats.format_table(result, "markdown" if o.markdown else "text") + "\n\n" + stats.sentence(result), o.json)
 
 
+# --- sweep ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sweep:
+    spec: Path = field(metadata=place("SPEC.toml"))  # environments, rewards, seeds and settings
+    jobs: int | None = None  # runs at once; one a core when left out
+    ray: str | None = None  # run on Ray: local, or the address of a cluster
+    dry_run: bool = False  # only list the runs
+    quiet: bool = False
+    json: bool = False
+
+
+def sweep(o: Sweep) -> int:
+    from dataclasses import asdict
+
+    from aimrl import sweep
+
+    spec = sweep.load_spec(o.spec)
+    if o.dry_run:
+        names = [cell.name for cell in sweep.cells(spec)]
+        answer({"out": spec.out, "cells": names}, "\n".join([f"{len(names)} runs in {spec.out}:", *names]), o.json)
+        return 0
+    summary = sweep.run(spec, o.jobs, o.ray, progress=not o.quiet)
+    again = f"\ngo on with: aimrl sweep {o.spec}" if summary.stopped else ""
+    answer(asdict(summary) | {"out": spec.out}, summary.text() + again, o.json)
+    return 1 if summary.failed else 130 if summary.stopped else 0
+
+
+# --- report and watch -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Report:
+    runs: tuple[Path, ...] = field(metadata=place("RUNS"))  # run folders, or folders of them
+    out: Path = field(default=Path("report.html"), metadata={"short": "-o"})  # file to write
+    title: str | None = None  # heading; made from the runs when left out
+
+
+def report(o: Report) -> None:
+    from aimrl import report
+
+    if not o.runs:
+        raise UserError("give the folders of the runs to report on")
+    for problem in report.write(o.runs, o.out, o.title):
+        note(f"warning: {problem}")
+    print(f"report: {o.out}")
+
+
+@dataclass(frozen=True)
+class Watch:
+    run: Path = field(metadata=place("RUN"))  # folder of a training run, finished or not
+    web: bool = False  # serve the live report on this machine only (127.0.0.1)
+    port: int = 0  # port for --web; a free one when left out
+    once: bool = False  # show where it stands and leave
+
+
+def watch(o: Watch) -> None:
+    from aimrl import watch
+
+    watch.watch(o.run, web=o.web, port=o.port, once=o.once)
+
+
 # --- doctor -----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +283,19 @@ COMMANDS: dict[str, Command | TrainCommand] = {
         Eval,
         evaluate,
     ),
+    "grid": Command(
+        Help(
+            "grid",
+            "Train on a grid world, all seeds in one compiled program, and draw what was learned.",
+            (
+                "aimrl grid room",
+                "aimrl grid windy --reward sparse --seeds 32 --iterations 50 --json",
+                "aimrl grid my_maze.txt --out runs/maze",
+            ),
+        ),
+        Grid,
+        grid,
+    ),
     "theory": Command(
         Help(
             "theory",
@@ -203,6 +313,33 @@ COMMANDS: dict[str, Command | TrainCommand] = {
         ),
         Stats,
         stats,
+    ),
+    "sweep": Command(
+        Help(
+            "sweep",
+            "Run environments × rewards × seeds; finished runs are never run twice, stopped ones go on.",
+            ("aimrl sweep fetch.toml --dry-run", "aimrl sweep fetch.toml --jobs 2", "aimrl sweep fetch.toml --ray local"),
+        ),
+        Sweep,
+        sweep,
+    ),
+    "report": Command(
+        Help(
+            "report",
+            "Write one self-contained HTML page about runs: curves, intervals, tables, pictures, videos.",
+            ("aimrl report runs/reach -o report.html", "aimrl report runs/ -o all.html --title 'Four tasks'"),
+        ),
+        Report,
+        report,
+    ),
+    "watch": Command(
+        Help(
+            "watch",
+            "Follow a run in the terminal, or in a browser with --web.",
+            ("aimrl watch runs/push", "aimrl watch runs/push --web --port 8000", "aimrl watch runs/push --once"),
+        ),
+        Watch,
+        watch,
     ),
     "doctor": Command(
         Help(

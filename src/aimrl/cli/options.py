@@ -10,6 +10,7 @@ import re
 import typing
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from aimrl.types import UserError, nearest
@@ -73,7 +74,8 @@ def columns(cls: type, defaults: Any = None, skip: Sequence[str] = ()) -> list[C
         if not f.init or f.name in skip or hints[f.name] is Any:  # a field of any type can't be typed
             continue
         help_ = texts.get(f.name) or COMMON_HELP.get(f.name, "")
-        marks: tuple[Any, ...] = (tyro.conf.arg(help=help_, metavar=f.metadata.get("metavar")),)
+        short = [f.metadata["short"]] if "short" in f.metadata else None
+        marks: tuple[Any, ...] = (tyro.conf.arg(help=help_, metavar=f.metadata.get("metavar") or _metavar(hints[f.name]), aliases=short),)
         if "metavar" in f.metadata:
             marks += (tyro.conf.Positional,)
         elif f.default is False and cls.__module__.startswith("aimrl.cli"):
@@ -81,6 +83,16 @@ def columns(cls: type, defaults: Any = None, skip: Sequence[str] = ()) -> list[C
         default = f.default if defaults is None else getattr(defaults, f.name)
         found.append((f.name, typing.Annotated[(hints[f.name], *marks)], default))  # pyright: ignore[reportInvalidTypeForm]
     return found
+
+
+def _metavar(kind: Any) -> str | None:
+    """What may be left out is shown as what may be given: INT, not {None}|INT."""
+    given = [k for k in typing.get_args(kind) if k is not type(None)]
+    return (
+        given[0].__name__.upper()
+        if len(given) == 1 and type(None) in typing.get_args(kind) and given[0] in (int, float, str, Path)
+        else None
+    )
 
 
 def group(name: str, instance: Any) -> Column:
