@@ -10,11 +10,10 @@ from aimrl.theory import (
     GoalMDP,
     hitting_time,
     hitting_variance,
+    hop_distance,
     induced_chain,
     jensen_gap,
-    uniform_policy,
     value,
-    visitation,
     w1_dual,
     w1_eq4,
     w1_hop,
@@ -142,18 +141,13 @@ def test_eqn_lip_mdp_is_sufficient_but_not_necessary_so_its_dual_falls_short_of_
 
 
 def test_the_hop_estimate_uses_backward_edges_the_agent_can_never_take():
-    # A one-way ring of 10 states with the goal just behind the start: 9 steps ahead, but one undirected hop.
+    # A one-way path 1 → 2 → … → 9 → goal, but state 9 slips back to 1 half the time: 1 and 9 are one undirected hop apart.
     n = 10
-    P = np.zeros((n, 2, n))
-    for s in range(n):
-        P[s, 0, (s + 1) % n] = 1.0
-        P[s, 1, s] = 1.0
-    P[2, 1] = np.eye(n)[1]  # the start, 2, is entered from 1, and may be left backwards to 1 by its second action
-    P[1, 1] = np.eye(n)[0]
-    mdp = GoalMDP(P, np.eye(n)[2], 0, 0.9)
-    forward = chains(mdp)[0]
-    assert hitting_time(forward)[2] == 8
-    assert w1_hop(forward) == pytest.approx(w1_primal(forward))  # state 0 has no edge out, so the ring is open there
-    both = induced_chain(mdp, uniform_policy(mdp))
-    assert visitation(both) @ np.minimum(np.arange(n), n - np.arange(n)) == pytest.approx(w1_hop(both))
-    assert w1_hop(both) < w1_dual(both)[0]
+    P = np.zeros((n, 1, n))
+    for s in range(1, n - 1):
+        P[s, 0, s + 1] = 1.0
+    P[n - 1, 0, 0] = P[n - 1, 0, 1] = 0.5
+    chain = induced_chain(GoalMDP(P, np.eye(n)[1], 0, 0.9), np.ones((n, 1)))
+    assert np.isclose(hitting_time(chain)[1], 18)  # nine steps to a fair coin
+    assert hop_distance(chain)[1] == 2
+    assert w1_hop(chain) < w1_dual(chain)[0] / 2

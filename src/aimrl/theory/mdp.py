@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,9 @@ import numpy as np
 from aimrl.types import UserError
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     Matrices = np.ndarray | Sequence[Any]
+
+Sparse = Any  # a scipy.sparse.csr_array; SciPy carries no types
 
 ROW_TOLERANCE = (
     1e-6  # rows may miss 1 by float32 rounding; they are then rescaled, so that float64 results are exact for the rescaled chain
@@ -56,7 +57,7 @@ class GoalMDP:
     def actions(self) -> int:
         return self.P.shape[1] if isinstance(self.P, np.ndarray) else len(self.P)
 
-    def matrices(self) -> list[csr_array]:
+    def matrices(self) -> list[Sparse]:
         """One sparse matrix [S, S] an action; the goal's row is empty (its mass has gone to s̄, which is left out)."""
         from scipy.sparse import csr_array
 
@@ -67,7 +68,7 @@ class GoalMDP:
 class Chain:
     """The Markov chain of one policy: K(s, s′) = Σ_a π(a|s) P(s′|s, a), the goal's row empty (it leads to s̄)."""
 
-    K: csr_array
+    K: Sparse
     start: np.ndarray
     goal: int
     gamma: float
@@ -146,7 +147,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
                         arrays[key] = _read_npy(file, key)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zipfile.zlib.error) as error:
+    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: not a readable .npz file ({_first_line(error)})") from None
     return arrays
 
@@ -201,7 +202,7 @@ def _gamma(value: Any) -> float:
 def _stochastic(rows: np.ndarray, name: str) -> np.ndarray:
     """`rows` scaled to sum to exactly 1, or a UserError that names the first bad one."""
     sums = rows.sum(-1)
-    _check_rows(np.isfinite(rows).all(-1), (rows >= 0).all(-1), sums, name)
+    _check_rows(np.asarray(np.isfinite(rows).all(-1)), np.asarray((rows >= 0).all(-1)), sums, name)
     return rows / sums[..., None]
 
 
@@ -232,7 +233,7 @@ def _dense(P: np.ndarray, goal: int) -> np.ndarray:
     return P
 
 
-def _sparse(P: Sequence[Any], goal: int) -> tuple[csr_array, ...]:
+def _sparse(P: Sequence[Any], goal: int) -> tuple[Sparse, ...]:
     from scipy.sparse import csr_array, diags_array, issparse
 
     if not isinstance(P, Sequence) or not P or not all(issparse(p) for p in P):

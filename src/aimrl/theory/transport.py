@@ -1,4 +1,4 @@
-"""The Wasserstein-1 distance from ρ_π to the goal under the time-step metric, three independent ways: sum or coupling, closed form, dual."""
+"""W1 from ρ_π to the goal under the time-step metric, three independent ways: sum (or coupling), closed form, dual."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def w1_primal(chain: Chain) -> float:
 
 
 def w1_coupling(chain: Chain) -> tuple[float, np.ndarray]:
-    """(cost, plan [S, S]) of the best coupling of ρ_π (s̄'s mass at the goal) and δ(s_g), `eqn:w-p`, by network simplex; up to 300 states."""
+    """(cost, plan [S, S]) of the best coupling of ρ_π (s̄'s mass at the goal) and δ(s_g), `eqn:w-p`, by POT; up to 300 states."""
     import ot
 
     mass, target = visitation(chain), np.zeros(chain.states)
