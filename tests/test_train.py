@@ -77,11 +77,15 @@ def test_a_killed_run_resumes_from_its_last_checkpoint_to_the_bit(tmp_path):
     c = config()
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(c, whole, env=point_goal)
-    train(dataclasses.replace(c, steps=600), killed, env=point_goal)
-    data = runs.read_json(killed / "config.json") | {"steps": 1_200}
-    runs.write_json(killed / "config.json", data)
+
+    def die(event, data):
+        if event == "round" and data["step"] == 900:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        train(c, killed, env=point_goal, listen=die)
     with open(killed / "metrics.jsonl", "a") as f:
-        f.write(json.dumps({"step": 660, "agent/q": 1.0}) + "\n")
+        f.write(json.dumps({"step": 900, "agent/q": 1.0}) + "\n" + '{"step": 9')
     (killed / "checkpoints" / ".part-1200").mkdir()
     train(c, killed, env=point_goal, resume=True)
     assert_same_run(whole, killed, 1_200)

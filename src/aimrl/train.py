@@ -297,6 +297,8 @@ class Trainer:
             key = jax.random.fold_in(self.root, 2 * self.step)
             obs = self.collector.obs
             action = np.asarray(self.explore(self.brain, obs.observation, obs.desired_goal, key, random))
+            if not np.isfinite(action).all():
+                self.give_up("the policy's action is not a number")
             self.actions.append(action)
             self.collector.step(action)
             self.step += n
@@ -335,16 +337,18 @@ class Trainer:
 
     def log(self, metrics: Metrics) -> None:
         row = {k: float(v) for k, v in metrics.items()}
-        bad = [k for k, v in row.items() if not math.isfinite(v)]
-        if bad or abs(row.get("agent/q", 0.0)) > 1e6:
-            what = f"{bad[0]} is {row[bad[0]]}" if bad else f"the mean Q value is {row['agent/q']:.3g}"
-            raise UserError(
-                f"learning blew up at step {self.step}: {what}. The last good checkpoint is at step {self.saved}; "
-                "try a smaller learning rate, bounds for the targets (q_low, q_high) or layer_norm"
-            )
+        for name, value in row.items():
+            if not math.isfinite(value) or (name == "agent/q" and abs(value) > 1e6):
+                self.give_up(f"{name} is {value:.3g}")
         row |= {"step": self.step, "random": self.random_share(), "moved": self.moved_share(), "wall_s": round(self.seconds(), 3)}
         runs.append_line(self.folder / "metrics.jsonl", row)
         self.listen("metrics", row)
+
+    def give_up(self, what: str) -> None:
+        raise UserError(
+            f"learning blew up at step {self.step}: {what}. The last good checkpoint is at step {self.saved}; "
+            "try a smaller learning rate, bounds for the targets (q_low, q_high) or layer_norm"
+        )
 
     def moved_share(self) -> float:
         """Share of stored transitions from episodes in which the achieved goal moved."""

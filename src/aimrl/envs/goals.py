@@ -214,12 +214,11 @@ _SETTINGS = (
 def task_of(env: Any, name: str = "") -> GoalTask:
     """The goal task of a Gymnasium environment: our own array code where its rules are gymnasium-robotics' own, else its methods."""
     base = env.unwrapped
-    for method in ("compute_reward", "compute_terminated"):
-        if not callable(getattr(base, method, None)):
-            raise UserError(f"{name or type(base).__name__} has no {method}(achieved_goal, desired_goal, info): hindsight needs it")
+    if not callable(getattr(base, "compute_reward", None)):
+        raise UserError(f"{name or type(base).__name__} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs it")
     packaged = ("gymnasium_robotics.envs.fetch", "gymnasium_robotics.envs.shadow", "gymnasium_robotics.envs.maze")
     # A subclass may override the rules, so ask where the methods that will be called were written, not what the class is.
-    rules = (type(base).compute_reward.__module__, type(base).compute_terminated.__module__)
+    rules = [getattr(getattr(type(base), method, None), "__module__", "") for method in ("compute_reward", "compute_terminated")]
     if rules[0].startswith(packaged) and rules[1].startswith("gymnasium_robotics"):
         task = known_task({key: getattr(base, key) for key in _SETTINGS if hasattr(base, key)}, name)
         if task is not None:
@@ -247,7 +246,8 @@ def method_task(env: Any, name: str = "") -> GoalTask:
         return _batched(lambda a, g: bound(a, g, {}), space.shape, space.dtype, dtype, achieved, desired, f"{label}.{method}")
 
     reward = with_info("compute_reward", np.float32)
-    terminated = with_info("compute_terminated", bool)
+    # Goal environments older than gymnasium-robotics 1.2, and many users' own, have no compute_terminated: then no goal ends an episode.
+    terminated = with_info("compute_terminated", bool) if callable(getattr(base, "compute_terminated", None)) else Never()
     own = next((m for m in ("is_success", "_is_success") if callable(getattr(base, m, None))), None)
     success = batched(own, bool) if own else _RewardOnGoal(reward)
     hits = success(achieved, desired)
