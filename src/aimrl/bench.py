@@ -1,0 +1,286 @@
+"""Speed as ratios measured side by side in one run: the learner against the machine's matrix products, the whole loop against SB3 and SBX.
+
+Every part runs in a process of its own, on all cores and pinned to one, so that thread pools are what they would be for a user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aimrl.types import UserError
+
+UPDATE_MFLOP = 830.0  # one TD3 update at batch 256 with 3 × 256 networks: two target critics, two critics and every second time the actor
+_ENV = "FetchPush-v4"
+_SIZES: dict[str, Any] = {"hidden": (256, 256, 256)}
+
+
+def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """All measurements; `quick` shortens each (for a look, not for a claim)."""
+    for package in ("stable_baselines3", "sbx", "envpool"):
+        if not _installed(package):
+            raise UserError(f"the benchmark compares with {package}, which is missing: pip install 'aimrl[sb3,envpool]'")
+    from aimrl import runs
+
+    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": os.cpu_count()}
+    for suffix, cores in (("", None), ("_1core", 1)):
+        for part in ("learner", "loop", "sb3", "sbx", "envs"):
+            listen(f"{part}{' on one core' if cores else ''} …")
+            out |= {k + suffix: v for k, v in _measure(part, cores, quick).items()}
+        out[f"update_floor_ratio{suffix}"] = out[f"update_ms{suffix}"] / (UPDATE_MFLOP / out[f"sgemm_gflops{suffix}"])
+        for peer in ("sb3", "sbx"):
+            out[f"{peer}_ratio{suffix}"] = out[f"steps_per_s{suffix}"] / out[f"{peer}_steps_per_s{suffix}"]
+        out[f"env_ratio{suffix}"] = out[f"envpool_steps_per_s{suffix}"] / out[f"gym_steps_per_s{suffix}"]
+    for part in ("sampling", "grid"):
+        listen(f"{part} …")
+        out |= _measure(part, None, quick)
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
+
+
+def _installed(package: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(package) is not None
+
+
+def _peer_versions() -> dict[str, str]:
+    from importlib import metadata
+
+    return {name: metadata.version(name) for name in ("stable-baselines3", "sbx-rl", "torch", "envpool")}
+
+
+def _measure(part: str, cores: int | None, quick: bool) -> dict[str, Any]:
+    env = dict(os.environ)
+    if cores:  # before any library starts its threads
+        env |= {"OMP_NUM_THREADS": str(cores), "OPENBLAS_NUM_THREADS": str(cores), "AIMRL_BENCH_CORES": str(cores)}
+    command = [sys.executable, "-m", "aimrl.bench", part, "quick" if quick else "full"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1_800)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"the benchmark's part '{part}' failed: {last}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+# --- parts: each runs alone in its process ------------------------------------------------------------------------------------------------
+
+
+def _best(f: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the fastest of several calls, after one to warm up."""
+    f()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        f()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def sgemm_gflops() -> float:
+    """The machine's own limit: the best of many runs of 100 float32 products of 256 × 256 matrices by NumPy's BLAS."""
+    import numpy as np
+
+    a, b = np.random.default_rng(0).standard_normal((2, 256, 256), np.float32)
+    out = np.empty_like(a)
+
+    def products() -> None:
+        for _ in range(100):
+            np.matmul(a, b, out=out)
+
+    return 100 * 2 * 256**3 / _best(products, 30) / 1e9
+
+
+def _round_on(transitions: int, **options: Any):
+    """A trainer of the paper's sizes whose buffer holds `transitions`, without a simulator."""
+    import tempfile
+    from pathlib import Path
+
+    import jax
+    import numpy as np
+
+    from aimrl import replay
+    from aimrl.config import make_config
+    from aimrl.envs import vector
+    from aimrl.train import Trainer
+
+    settings = {"steps": transitions, "buffer_size": transitions, "round_updates": 100, "potential_updates": 10, "agent_options": _SIZES}
+    config = make_config(_ENV, preset="paper", **(settings | options))
+    with vector.make(_ENV, 1, 0) as env:
+        trainer = Trainer(config, Path(tempfile.gettempdir()), env.spec, env.task, None, None, lambda event, data: None)
+    spec, rng, n = trainer.spec, np.random.default_rng(0), 200
+    length = np.full(n, spec.horizon, np.int32)
+    for _ in range(-(-transitions // (n * spec.horizon))):
+        shape = (n, spec.horizon + 1)
+        walk = np.cumsum(rng.normal(0, 0.02, (*shape, spec.goal_dim)), 1).astype(np.float32)
+        episodes = replay.Episodes(
+            rng.standard_normal((*shape, spec.obs_dim), np.float32),
+            walk,
+            walk[:, -1] + 0.1,
+            rng.uniform(-1, 1, (*shape, spec.action_dim)).astype(np.float32),
+            np.zeros(n, bool),
+            length,
+        )
+        trainer.ring, _ = trainer.store(trainer.ring, trainer.brain.inputs, episodes)
+        trainer.brain = type(trainer.brain)(trainer.brain.agent, trainer.brain.reward, _)
+    jax.block_until_ready(trainer.ring)
+    return trainer
+
+
+def _learner(quick: bool) -> dict[str, Any]:
+    """Milliseconds an update of the whole AIM + HER + TD3 round, and the same round without AIM."""
+    import jax
+
+    repeats, out = 3 if quick else 8, {"sgemm_gflops": sgemm_gflops()}
+    for key, reward in (("update_ms", "aim"), ("update_ms_sparse", "sparse")):
+        trainer = _round_on(100_000, reward=reward, potential_updates=10 if reward == "aim" else 0)
+
+        def one_round(trainer: Any = trainer) -> None:
+            trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(0))
+            jax.block_until_ready((trainer.brain, metrics))
+
+        out[key] = 1e3 * _best(one_round, repeats) / trainer.config.round_updates
+    out["aim_share"] = out["update_ms"] / out["update_ms_sparse"] - 1
+    out["sgemm_gflops"] = max(out["sgemm_gflops"], sgemm_gflops())
+    return out
+
+
+def _loop(quick: bool) -> dict[str, Any]:
+    """Environment steps a second of the whole training loop, AIM included, one update a step, after compilation."""
+    import tempfile
+    from pathlib import Path
+
+    from aimrl.config import make_config
+    from aimrl.train import train
+
+    steps = 800 if quick else 3_000
+    options = {"num_envs": 10, "round_steps": 100, "round_updates": 100, "potential_updates": 10, "agent_options": _SIZES}
+    config = make_config(_ENV, preset="paper", steps=steps + 500, learning_starts=200, eval_every=10**9, checkpoint_every=10**9, **options)
+    clock: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+
+        def listen(event: str, data: dict[str, Any]) -> None:
+            if event == "round":
+                clock[data["step"]] = time.perf_counter()
+
+        import aimrl.train as room
+
+        room.Trainer.evaluate = lambda self: None  # only the loop is timed  # pyright: ignore[reportAttributeAccessIssue]
+        train(config, Path(folder) / "run", listen=listen)
+    first = clock[500]
+    last = max(s for s in clock if s < config.steps)
+    return {"steps_per_s": (last - 500) / (clock[last] - first), "first_update_s": clock[200] - began}
+
+
+def _peer(name: str) -> Callable[[bool], dict[str, Any]]:
+    def measure(quick: bool) -> dict[str, Any]:
+        """Environment steps a second of the peer's TD3 + HER with the same sizes, one update a step."""
+        import gymnasium as gym
+        import gymnasium_robotics
+        from stable_baselines3 import HerReplayBuffer
+        from stable_baselines3.common.callbacks import BaseCallback
+
+        if name == "sb3":
+            from stable_baselines3 import TD3
+        else:
+            from sbx import TD3  # pyright: ignore[reportAssignmentType]
+        cores = int(os.environ.get("AIMRL_BENCH_CORES", "0"))
+        if cores:
+            import torch
+
+            torch.set_num_threads(cores)
+        gym.register_envs(gymnasium_robotics)
+        clock: dict[int, float] = {}
+
+        class Clock(BaseCallback):
+            def _on_step(self) -> bool:
+                clock[self.num_timesteps] = time.perf_counter()
+                return True
+
+        model = TD3(
+            "MultiInputPolicy",
+            gym.make(_ENV),
+            replay_buffer_class=HerReplayBuffer,
+            batch_size=256,
+            gamma=0.95,
+            tau=0.05,
+            learning_rate=1e-3,
+            learning_starts=100,
+            train_freq=1,
+            gradient_steps=1,
+            policy_kwargs={"net_arch": [256, 256, 256]},
+            seed=0,
+        )
+        n = 500 if quick else 1_500
+        model.learn(n, callback=Clock())
+        return {f"{name}_steps_per_s": (n - 250) / (clock[n] - clock[250])}
+
+    return measure
+
+
+def _envs(quick: bool) -> dict[str, Any]:
+    """Simulator steps a second, EnvPool against gymnasium-robotics."""
+    import numpy as np
+
+    from aimrl.envs import vector
+
+    out = {}
+    for backend in ("envpool", "gym"):
+        n = 10 if backend == "envpool" else (int(os.environ.get("AIMRL_BENCH_CORES", "0")) or os.cpu_count() or 1)
+        with vector.make(_ENV, n, 0, backend) as env:
+            rng = np.random.default_rng(0)
+            env.reset()
+            steps, start = 0, time.perf_counter()
+            while time.perf_counter() - start < (2 if quick else 6):
+                result = env.step(rng.uniform(-1, 1, (n, 4)).astype(np.float32))
+                done = result.terminated | result.truncated
+                if done.any():
+                    env.reset(done)
+                steps += n
+            out[f"{backend}_steps_per_s"] = steps / (time.perf_counter() - start)
+    return out
+
+
+def _sampling(quick: bool) -> dict[str, Any]:
+    """Microseconds to sample and relabel one batch of 256 from buffers of 10⁴ and 10⁶ transitions."""
+    import jax
+
+    out = {}
+    for name, size in (("sample_us_1e4", 10_000), ("sample_us_1e6", 1_000_000)):
+        trainer = _round_on(size)
+        draw = jax.jit(lambda ring, key, round_=trainer.round: round_._sample(ring, key, 100, 256, None))
+
+        def once(draw: Any = draw, ring: Any = trainer.ring) -> None:
+            jax.block_until_ready(draw(ring, jax.random.PRNGKey(1)))
+
+        out[name] = 1e6 * _best(once, 5 if quick else 20) / 100
+    return out
+
+
+def _grid(quick: bool) -> dict[str, Any]:
+    """Milliseconds of one seed's iteration in the room with 32 seeds in one program, from the difference of two lengths."""
+    import tempfile
+    from pathlib import Path
+
+    from aimrl import grid
+
+    times = {}
+    for iterations in (20, 20, 60):  # the first call compiles
+        with tempfile.TemporaryDirectory() as folder:
+            result = grid.run("room", "aim", "fast", 32, 0, iterations, None, Path(folder) / "g", progress=False)
+            times[iterations] = result["wall_s"]
+    return {"grid_ms_per_seed_iteration": 1e3 * (times[60] - times[20]) / (40 * 32)}
+
+
+_PARTS = {"learner": _learner, "loop": _loop, "sb3": _peer("sb3"), "sbx": _peer("sbx"), "envs": _envs, "sampling": _sampling, "grid": _grid}
+
+
+if __name__ == "__main__":
+    pinned = int(os.environ.get("AIMRL_BENCH_CORES", "0"))
+    if pinned:
+        os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[:pinned]))
+    print(json.dumps(_PARTS[sys.argv[1]](sys.argv[2] == "quick")))
