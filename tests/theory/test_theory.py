@@ -326,6 +326,16 @@ def test_a_world_of_many_states_takes_the_sparse_path_and_agrees_with_the_dense_
     assert r["d_opt"].max() == 9 + 9
 
 
+def test_many_tiny_probabilities_are_not_lost_in_the_sparse_program():
+    # HiGHS drops coefficients below 1e-9: with thousands of them the unscaled program was off by 2e-6.
+    rng = np.random.default_rng(0)
+    P = rng.dirichlet(np.full(320, 0.05), size=(320, 3))
+    mdp = GoalMDP(P, rng.dirichlet(np.ones(320)), 5, 0.99)
+    chain = induced_chain(mdp, uniform_policy(mdp))
+    assert ((chain.K.data > 0) & (chain.K.data < 1e-9)).sum() > 1000
+    assert close(w1_dual(chain)[0], w1_primal(chain), 1e-7)
+
+
 def test_ten_thousand_states_need_no_all_pairs():
     mdp = random_walk(100, 100)
     chain = induced_chain(mdp, uniform_policy(mdp))

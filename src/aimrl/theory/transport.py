@@ -12,6 +12,8 @@ from aimrl.types import UserError
 if TYPE_CHECKING:
     from aimrl.theory.mdp import Chain
 
+SCALE = 1e4
+
 
 def w1_primal(chain: Chain) -> float:
     """Σ_s ρ_π(s) d^π(s, s_g), `eqn:dt_W1`; infinite where ρ charges a state that isn't sure to arrive."""
@@ -74,9 +76,10 @@ def _pair_constraints(chain: Chain, inner: np.ndarray) -> tuple[Any, np.ndarray]
 
 
 def _step_constraints(chain: Chain, inner: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Σ K(s, s′) f(s′) − f(s) ≤ 1, times SCALE: HiGHS drops coefficients below 1e-9, and many lost probabilities add up."""
     from scipy.sparse import csr_array, eye_array
 
-    return csr_array(chain.K[inner][:, inner] - eye_array(inner.size)), np.ones(inner.size)
+    return csr_array(SCALE * (chain.K[inner][:, inner] - eye_array(inner.size))), np.full(inner.size, SCALE)
 
 
 def minimise(
