@@ -85,7 +85,7 @@ def estimates(rows, bound, weights, updates=3000, **options):
 
 def test_the_papers_bound_with_a_table_and_a_growing_penalty_converges_to_the_hop_distance():
     world = chain(falling_back())
-    (loose, tight, tightest), rho, _ = estimates(visitation_rows(world), "two-sided", (10, 100, 1000))
+    (loose, tight, tightest), rho, _ = estimates(visitation_rows(world), "two-sided", (10.0, 100.0, 1000.0))
     truth = rho @ theory.hop_distance(world)
     assert truth == pytest.approx(theory.w1_hop(world), rel=0.02)  # the rounding of the rows
     assert loose > tight > tightest > truth  # a soft bound always overestimates
@@ -95,7 +95,7 @@ def test_the_papers_bound_with_a_table_and_a_growing_penalty_converges_to_the_ho
 
 def test_the_one_sided_bound_converges_to_directed_hops_which_is_neither_the_hop_nor_the_exact_distance():
     K = falling_back()
-    (loose, tight), rho, _ = estimates(chain_rows(K), "one-sided", (10, 300))
+    (loose, tight), rho, _ = estimates(chain_rows(K), "one-sided", (10.0, 300.0))
     undirected, truth, exact = (dual(K, rho, ONE_HOT[GOAL], b) for b in ("two-sided", "one-sided", "expected"))
     assert truth == pytest.approx(rho @ (GOAL - np.arange(SIZE)))
     assert loose > tight > truth
@@ -104,7 +104,7 @@ def test_the_one_sided_bound_converges_to_directed_hops_which_is_neither_the_hop
 
 
 def test_the_bound_in_expectation_converges_to_the_exact_quasimetric_dual():
-    K, weights = falling_back(), (5, 15)
+    K, weights = falling_back(), (5.0, 15.0)
     values, rho, _ = estimates(chain_rows(K), "expected", weights, updates=6000)
     truth = rho @ theory.hitting_time(chain(K))  # expected steps d^π
     assert truth == pytest.approx(dual(K, rho, ONE_HOT[GOAL], "expected"))
@@ -119,7 +119,7 @@ def test_the_bound_in_expectation_converges_to_the_exact_quasimetric_dual():
 
 def test_on_a_one_way_chain_the_papers_bound_already_gives_the_exact_distance():
     world = chain(one_way())
-    (estimate,), _rho, f = estimates(visitation_rows(world), "two-sided", (1000,))
+    (estimate,), _rho, f = estimates(visitation_rows(world), "two-sided", (1000.0,))
     steps = GOAL - np.arange(SIZE)
     assert theory.w1_hop(world) == pytest.approx(theory.w1_primal(world))
     assert estimate == pytest.approx(theory.w1_primal(world), rel=0.02)
@@ -128,7 +128,7 @@ def test_on_a_one_way_chain_the_papers_bound_already_gives_the_exact_distance():
 
 def test_example_states_as_target_give_the_distance_to_their_distribution():
     K, examples = falling_back(), ONE_HOT[[1, 1, 4]]
-    _, rho, f = estimates(chain_rows(K), "two-sided", (300,), target="examples", examples=examples)
+    _, rho, f = estimates(chain_rows(K), "two-sided", (300.0,), target="examples", examples=examples)
     nu = examples.mean(0)
     truth = dual(K, rho, nu, "two-sided")
     assert (nu - rho) @ f == pytest.approx(truth, rel=0.05)

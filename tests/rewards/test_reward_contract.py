@@ -1,5 +1,6 @@
 """Every registered reward under one table, and the registry's answers to bad input."""
 
+import typing
 from importlib.metadata import EntryPoint
 
 import equinox as eqx
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 from reward_batches import SPEC, random_batch
 
-from aimrl import rewards
+from aimrl import nn, rewards
 from aimrl.rewards.base import Reward, total_reward
+from aimrl.rewards.common import Activation
 from aimrl.rewards.dense import Dense
 from aimrl.types import UserError
 
@@ -85,6 +87,11 @@ def test_options_are_checked_and_the_nearest_is_suggested():
         (lambda: rewards.make("amm"), "unknown reward 'amm': did you mean aim"),
         (lambda: rewards.make("aim", lerning_rate=1.0), "did you mean learning_rate"),
         (lambda: rewards.make("aim", bound="onesided"), "did you mean one-sided"),
+        (lambda: rewards.make("aim", learning_rate="fast"), "takes a float, not 'fast'"),
+        (lambda: rewards.make("aim", scale=float("nan")), "takes a float, not nan"),
+        (lambda: rewards.make("aim", hidden=[64, 0]), "not (64, 0)"),
+        (lambda: rewards.make("aim", standardise="False"), "takes a bool, not 'False'"),
+        (lambda: rewards.make("rnd", activation="rellu"), "did you mean relu"),
         (lambda: rewards.make("os:system"), "unknown reward 'os:system'"),
         (lambda: rewards.make(3), "a reward is a name or a Reward object"),  # pyright: ignore[reportArgumentType]
         (lambda: rewards.make("aim", target="examples"), "go together"),
@@ -98,6 +105,14 @@ def test_options_are_checked_and_the_nearest_is_suggested():
             call()
         assert words in str(error.value)
         assert "\n" not in str(error.value)
+
+
+def test_the_choices_of_activation_are_those_of_the_networks():
+    assert set(typing.get_args(Activation)) == set(nn.ACTIVATIONS)
+
+
+def test_whole_numbers_and_lists_of_a_config_file_become_what_the_fields_declare():
+    assert rewards.make("aim", lipschitz_weight=10, hidden=[32, 32]) == rewards.make("aim", lipschitz_weight=10.0, hidden=(32, 32))
 
 
 def test_rewards_that_need_episodes_say_so_when_given_single_transitions():

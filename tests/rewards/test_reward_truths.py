@@ -63,7 +63,7 @@ def test_mc_learns_the_mean_of_the_behaviour_not_the_shortest_way():
     reward = MC(hidden=(), learning_rate=1e-2)
     batches = pairs_batch(a, a, b, future=b, future_steps=[2, 6])
     state, _ = repeat_update(reward, reward.init(KEY, GoalSpec(2, 2, 1, horizon=10)), batches, 1500)
-    np.testing.assert_allclose(reward.steps(state, a, b), 4.0, atol=1e-2)
+    np.testing.assert_allclose(reward.steps(state, batches.achieved, batches.future), 4.0, atol=1e-2)
     np.testing.assert_allclose(reward.reward(state, batches), -0.4, atol=1e-3)  # in units of the horizon
 
 
@@ -170,6 +170,7 @@ def test_gail_sees_the_pair_of_state_and_goal_not_the_goal_alone():
     reward = GAIL(smoothing=0.0, gradient_weight=0.0, learning_rate=1e-2)
     batches = pairs_batch(state, state, asked, future=found, desired=asked)
     learned, _ = repeat_update(reward, reward.init(KEY, GoalSpec(1, 1, 1, 50)), batches, 1500)
+    state = jnp.asarray(state, jnp.float32)
     ratio = jax.nn.sigmoid(reward.logit(learned, state, state))
     np.testing.assert_allclose(ratio, 2 / 3, atol=0.02)  # density ½ against ¼
     assert (reward.logit(learned, state, 1 - state) < -3).all()  # never found

@@ -61,12 +61,29 @@ def _find(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _checked(cls: type[Reward], options: dict[str, Any], name: str) -> dict[str, Any]:
-    """Options with known names and, where the field lists its choices, a known value; lists (from JSON, TOML) become tuples."""
+    """Options with known names and values of the right kind."""
     known = [f.name for f in fields(cls) if f.init]
-    hints = typing.get_type_hints(cls)
-    for key, value in options.items():
+    for key in options:
         if key not in known:
             raise UserError(nearest(key, known, f"option of reward '{name}'"))
-        if typing.get_origin(hints[key]) is Literal and value not in typing.get_args(hints[key]):
-            raise UserError(nearest(str(value), map(str, typing.get_args(hints[key])), f"value of option '{key}' of reward '{name}'"))
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    hints = typing.get_type_hints(cls)
+    return {key: _value(value, hints[key], f"option '{key}' of reward '{name}'") for key, value in options.items()}
+
+
+def _value(value: Any, kind: Any, where: str) -> Any:
+    """The value as its field declares it: lists (from JSON, TOML) become tuples and whole numbers floats where a float is declared."""
+    if typing.get_origin(kind) is Literal:
+        if value not in typing.get_args(kind):
+            raise UserError(nearest(str(value), map(str, typing.get_args(kind)), f"value of {where}"))
+        return value
+    if isinstance(value, list):
+        value = tuple(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind == tuple[int, ...]:
+        wrong = not (isinstance(value, tuple) and all(type(n) is int and n > 0 for n in value))
+    else:
+        wrong = kind in (bool, int, float, str) and (type(value) is not kind or value != value)  # NaN is the one float unequal to itself
+    if wrong:
+        raise UserError(f"{where} takes a {getattr(kind, '__name__', kind)}, not {value!r}")
+    return value

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from aimrl import nn
 from aimrl.rewards import targets
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import by_round, observe_goals
+from aimrl.rewards.common import Activation, by_round, observe_goals
 from aimrl.types import GoalSpec, Metrics, Transition, UserError
 
 
@@ -30,7 +30,7 @@ class AIM(Reward):
     """AIM's potential and reward (paper, section 5.2)."""
 
     hidden: tuple[int, ...] = eqx.field(default=(64,), static=True)
-    activation: str = eqx.field(default="tanh", static=True)
+    activation: Activation = eqx.field(default="tanh", static=True)
     learning_rate: float = eqx.field(default=1e-3, static=True)
     lipschitz_weight: float = eqx.field(default=10.0, static=True)  # λ of eqn:f_loss
     step_bound: float = eqx.field(default=0.1, static=True)  # the paper's 1; 0.1 with λ = 10 is the authors' scaling of the same problem
@@ -97,7 +97,7 @@ class AIM(Reward):
         penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean(), 0.0
         if self.bound == "expected":
             penalty, fit = self._expected_penalty(self._net(nets[1], moments, batch.achieved, batch.goal), excess)
-        loss = -f_target * self.goal_term + f_tp1.mean() + self.lipschitz_weight * penalty + fit
+        loss = -f_target * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
         metrics = {
             "aim/loss": loss,
             "aim/w1": (f_target - f_tp1.mean()) / self.step_bound,  # the estimate of W1 in steps

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from aimrl import nn
 from aimrl.types import Transition, UserError
 
+Activation = Literal["relu", "tanh", "swish", "elu"]  # the keys of nn.ACTIVATIONS, as choices
 Normalise = Literal["none", "std"]  # "std": divide by the running standard deviation; never centred, because the sign of a reward matters
 
 

@@ -51,7 +51,8 @@ class Disco(Reward):
 
     def _log_density(self, state: DiscoState, batch: Transition) -> Float[Array, "*batch"]:
         x = batch.next_achieved - batch.goal
-        return -0.5 * jnp.einsum("...i,ij,...j->...", x, state.precision, x) - self.constant * state.log_normaliser
+        density = -0.5 * jnp.einsum("...i,ij,...j->...", x, state.precision, x)
+        return density - state.log_normaliser if self.constant else density
 
 
 def _matrix(covariance: Any, dim: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Normalise, gradient_penalty, needs, observe_goals, observe_values, scaled
+from aimrl.rewards.common import Activation, Normalise, gradient_penalty, needs, observe_goals, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -29,7 +29,7 @@ class Adversarial(Reward):
     needs_desired: ClassVar[bool] = True
 
     hidden: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
-    activation: str = eqx.field(default="tanh", static=True)
+    activation: Activation = eqx.field(default="tanh", static=True)
     learning_rate: float = eqx.field(default=1e-3, static=True)
     smoothing: float = eqx.field(default=0.1, static=True)  # labels are 1 − smoothing and smoothing
     gradient_weight: float = eqx.field(default=0.05, static=True)  # of the gradient penalty on interpolates

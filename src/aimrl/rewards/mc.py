@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Normalise, needs, observe_goals, observe_values, scaled
+from aimrl.rewards.common import Activation, Normalise, needs, observe_goals, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -27,7 +27,7 @@ class MC(Reward):
     """r = −d(s′, g), with d the regression of k on (s_t, s_{t+k}) in recent episodes."""
 
     hidden: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
-    activation: str = eqx.field(default="tanh", static=True)
+    activation: Activation = eqx.field(default="tanh", static=True)
     learning_rate: float = eqx.field(default=1e-3, static=True)
     both_directions: bool = eqx.field(default=True, static=True)  # also (s_{t+k}, s_t) ↦ k, as the authors: d becomes symmetric
     unit: Literal["horizon", "step"] = eqx.field(default="horizon", static=True)  # of the reward: the horizon is 1, or a step is 1

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Normalise, observe_goals, observe_values, scaled
+from aimrl.rewards.common import Activation, Normalise, observe_goals, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -27,7 +27,7 @@ class RND(Reward):
 
     hidden: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
     embedding: int = eqx.field(default=32, static=True)
-    activation: str = eqx.field(default="tanh", static=True)
+    activation: Activation = eqx.field(default="tanh", static=True)
     learning_rate: float = eqx.field(default=1e-3, static=True)
     warmup: int = eqx.field(default=99, static=True)  # updates before the first bonus, as the authors ran it
     normalise: Normalise = eqx.field(default="std", static=True)
@@ -64,7 +64,7 @@ class RND(Reward):
 
     def reward(self, state: RNDState, batch: Transition) -> Float[Array, "*batch"]:
         error = self.error(state.predictor.params, state.target, state.moments, batch.next_achieved)
-        return scaled(error, state.stats, self.normalise) * (state.updates >= self.warmup)
+        return jnp.where(state.updates >= self.warmup, scaled(error, state.stats, self.normalise), 0.0)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from aimrl import nn
 from aimrl.rewards import targets
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import by_round, gradient_penalty, observe_goals
+from aimrl.rewards.common import Activation, by_round, gradient_penalty, observe_goals
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -29,7 +29,7 @@ class WGAN(Reward):
     """f is 1-Lipschitz in the features of the goal space (eqn:KRdual_l2), not in time steps: walls and wrap-arounds don't exist for it."""
 
     hidden: tuple[int, ...] = eqx.field(default=(64,), static=True)
-    activation: str = eqx.field(default="tanh", static=True)
+    activation: Activation = eqx.field(default="tanh", static=True)
     learning_rate: float = eqx.field(default=1e-3, static=True)
     gradient_weight: float = eqx.field(default=10.0, static=True)
     normalise: Literal["none", "range", "std"] = eqx.field(default="std", static=True)
