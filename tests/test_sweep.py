@@ -68,7 +68,7 @@ def assert_whole(spec: sweep.Spec) -> None:
         assert runs.read_json(folder / "done.json")["step"] == STEPS
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 90) -> None:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} didn't happen in {seconds} s"
@@ -234,7 +234,7 @@ def test_ctrl_c_saves_the_running_cells_and_the_next_sweep_resumes_them(tmp_path
     process = driver(tmp_path / "spec.toml", '{"jobs": 1}', STANDIN_ROUND_S="0.2")
     wait_for(lambda: (folders[0] / "evals.jsonl").is_file(), "the first evaluation")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert sorted(json.loads(out)["stopped"]) == sorted(c.name for c in spec.cells)
     assert "Traceback" not in err
@@ -366,11 +366,12 @@ def test_on_a_cluster_every_cell_ends_once_though_a_node_and_a_worker_are_killed
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("STANDIN_ROUND_S", "0.4")
     spec = load(tmp_path, env='["A-v0", "Suicidal-v0", "B-v0", "Broken-v0"]', seeds="[1]")
     good = sweep.Spec(spec.name, spec.out, tuple(c for c in spec.cells if "Broken" not in c.name))
     sweep.run(sweep.Spec(spec.name, spec.out, good.cells[2:]), progress=False)  # B has finished before
     first = [spec.out / c.name for c in good.cells[:2]]
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("STANDIN_GATE", str(gate))
     cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert cluster.stdin is not None
     assert cluster.stdout is not None
@@ -378,23 +379,23 @@ def test_on_a_cluster_every_cell_ends_once_though_a_node_and_a_worker_are_killed
         address = cluster.stdout.readline().strip()
         assert address
         process = driver(tmp_path / "spec.toml", json.dumps({"ray": address}))
-        wait_for(lambda: all(runs.checkpoint_steps(f) for f in first), "a checkpoint on either node")
+        wait_for(lambda: all(runs.checkpoint_steps(f)[-1:] == [400] for f in first), "half the way on either node")
         cluster.stdin.write("kill\n")
         cluster.stdin.flush()
         assert cluster.stdout.readline().strip() == "killed"
-        out, err = process.communicate(timeout=150)
+        gate.touch()
+        out, err = process.communicate(timeout=400)
         assert process.returncode == 0, err
     finally:
-        cluster.communicate("quit\n", timeout=60)
+        cluster.communicate("quit\n", timeout=200)
     summary = json.loads(out)
     assert sorted(summary["finished"]) == sorted(c.name for c in good.cells[:2])
     assert summary["skipped"] == [good.cells[2].name]
     assert summary["failed"] == {"Broken-v0/sparse-td3-fast/seed-1": "unknown environment 'Broken-v0'"}
     assert_whole(good)
     rows = [r for f in first for r in runs.read_lines(f / "attempts.jsonl")]
-    begun = [r["step"] for r in rows if r["event"] == "began"]
-    assert len(begun) >= 4  # the killed worker's cell and the killed node's were begun a second time,
-    assert sum(step == 0 for step in begun) == 2  # and neither from the start
+    begun = sorted(r["step"] for r in rows if r["event"] == "began")
+    assert begun == [0, 0, 200, 400]  # the killed worker's cell went on from step 200, the killed node's from 400
     assert events(spec.out / good.cells[2].name) == ["began", "finished"]
 
 
