@@ -41,7 +41,7 @@ def human_bytes(count: float) -> str:
 def success_text(record: Row) -> str:
     """Both successes of an evaluation: what is held at the last step and what was reached at any."""
     share = lambda key: sum(record[key]) / max(len(record[key]), 1)  # noqa: E731
-    return f"success {share('success_final'):.0%} held, {share('success_ever'):.0%} reached"
+    return f"success {100 * share('success_final'):.0f} % held, {100 * share('success_ever'):.0f} % reached"
 
 
 def notices(row: Row, gamma: float) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,6 @@ def _short(e: BaseException) -> str:
 
 
 def _close(single: Any) -> None:
-    import contextlib
-
     with contextlib.suppress(Exception):  # a renderer that could not be made can't be closed either
         single.close()
 
@@ -86,7 +86,9 @@ def _close(single: Any) -> None:
 def write_mp4(path: Path, frames: list[np.ndarray], fps: int) -> None:
     import imageio.v3 as iio
 
-    iio.imwrite(path, np.stack(frames), fps=fps, codec="libx264", macro_block_size=2, plugin="FFMPEG")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX fears forks; this one becomes ffmpeg at once
+        iio.imwrite(path, np.stack(frames), fps=fps, codec="libx264", macro_block_size=2, plugin="FFMPEG")
 
 
 def write_gif(path: Path, frames: list[np.ndarray], fps: int) -> None:

@@ -157,7 +157,8 @@ def theory(o: Theory) -> None:
     }
     lines = [f"{mdp.states} states, {mdp.actions} actions, goal {mdp.goal}, discount {mdp.gamma:g}"]
     lines += [f"  {text:<46} {float(result[name]):.6g}" for name, text in names.items()]
-    start = lambda key: float((mdp.start * result[key]).sum())  # noqa: E731
+    begins = mdp.start > 0  # elsewhere the distance may be infinite
+    start = lambda key: float(mdp.start[begins] @ result[key][begins])  # noqa: E731
     lines.append(f"  {'expected steps from the start, this policy':<46} {start('d'):.6g}")
     lines.append(f"  {'expected steps from the start, best policy':<46} {start('d_opt'):.6g}")
     answer(result, "\n".join(lines), o.json)
@@ -212,6 +213,54 @@ def sweep(o: Sweep) -> int:
     again = f"\ngo on with: aimrl sweep {o.spec}" if summary.stopped else ""
     answer(asdict(summary) | {"out": spec.out}, summary.text() + again, o.json)
     return 1 if summary.failed else 130 if summary.stopped else 0
+
+
+# --- tune and bench ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tune:
+    env: str = field(metadata=place("ENV"))  # Gymnasium id of a goal environment
+    reward: str = "aim"  # as for train
+    agent: str = "td3"  # as for train
+    preset: str = "fast"  # what the search starts from
+    trials: int = 20  # runs in all, those of earlier calls included
+    steps: int | None = None  # environment steps of each; the preset's when left out
+    jobs: int = 1  # runs at once
+    seed: int = 0
+    measure: Literal["final", "area"] = "final"  # what is best: success at the end, or over all evaluations
+    only: tuple[str, ...] = ()  # search only these settings
+    storage: str | None = None  # URL of a database, to search on several machines; a file in --out when left out
+    name: str | None = None  # of the search
+    out: Path | None = None  # folder; runs/tune-ENV-REWARD-AGENT-PRESET when left out
+    quiet: bool = False
+    json: bool = False
+
+
+def tune(o: Tune) -> int:
+    from dataclasses import asdict
+
+    from aimrl import tune
+
+    values = asdict(o)
+    quiet, as_json = values.pop("quiet"), values.pop("json")
+    result = tune.tune(**values, progress=not quiet)
+    answer(asdict(result), result.text(), as_json)
+    return 0 if result.best_value is not None else 1
+
+
+@dataclass(frozen=True)
+class Bench:
+    quick: bool = False  # shorter measurements: for a look, not for a claim
+    quiet: bool = False
+    json: bool = False
+
+
+def bench(o: Bench) -> None:
+    from aimrl import bench
+
+    result = bench.bench(o.quick, (lambda line: None) if o.quiet else note)
+    answer(result, "\n".join(f"{k:<36} {v:.4g}" for k, v in result.items() if isinstance(v, int | float)), o.json)
 
 
 # --- report and watch -------------------------------------------------------------------------------------------------------------------
@@ -323,6 +372,15 @@ COMMANDS: dict[str, Command | TrainCommand] = {
         Sweep,
         sweep,
     ),
+    "tune": Command(
+        Help(
+            "tune",
+            "Search the declared ranges of the settings with Optuna; the best become a preset file.",
+            ("aimrl tune FetchPush-v4 --trials 30 --steps 50000", "aimrl tune FetchReach-v4 --only agent.tau batch_size --jobs 2"),
+        ),
+        Tune,
+        tune,
+    ),
     "report": Command(
         Help(
             "report",
@@ -349,5 +407,14 @@ COMMANDS: dict[str, Command | TrainCommand] = {
         ),
         Doctor,
         doctor,
+    ),
+    "bench": Command(
+        Help(
+            "bench",
+            "Measure speed against Stable-Baselines3, SBX and the machine's own limit, side by side.",
+            ("aimrl bench", "aimrl bench --quick --json"),
+        ),
+        Bench,
+        bench,
     ),
 }

@@ -1,0 +1,380 @@
+"""The command line as a user meets it: help, answers to mistakes, JSON, a run from start to video, signals."""
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aimrl import cli, runs
+from aimrl.cli import options, training
+from aimrl.cli.commands import COMMANDS
+from aimrl.config import make_config
+from aimrl.types import UserError
+
+HERE = Path(__file__).parent
+TINY = shlex.split(
+    "--num-envs 4 --round-steps 40 --round-updates 2 --batch-size 16 --learning-starts 80 --eval-every 200 --eval-episodes 4 "
+    "--checkpoint-every 200 --buffer-size 1000 --potential-updates 2 --potential-batch 16 --td3.hidden 8"
+)
+
+
+@pytest.fixture(autouse=True)
+def _tests_are_importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def call(capsys, *argv):
+    """Exit code, lines of standard output, lines of standard error."""
+    code = cli.main([str(a) for a in argv])
+    out, err = capsys.readouterr()
+    return code, out.splitlines(), err.splitlines()
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A finished run of 240 steps on the point."""
+    sys.path.insert(0, str(HERE))
+    folder = tmp_path_factory.mktemp("runs") / "point"
+    assert cli.main(["train", "point_env:Point-v0", "--steps", "240", "--out", str(folder), "--quiet", *TINY]) == 0
+    return folder
+
+
+# --- help -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_names_every_command_and_loads_nothing_heavy():
+    heavy = "{'jax', 'scipy', 'gymnasium', 'tyro'} & sys.modules.keys()"
+    code = f"import sys, aimrl.cli as c; r = c.main(['--help']); print(sorted({heavy})); sys.exit(r)"
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+    assert time.monotonic() - begun < 10  # it takes a tenth of a second on an idle machine
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_of_itself(name, capsys):
+    code, out, err = call(capsys, name, "--help")
+    assert (code, err) == (0, [])
+    assert f"  aimrl {name} " in "\n".join(out)
+    assert "{None}" not in "\n".join(out)
+
+
+def test_help_of_train_shows_the_values_of_the_preset_typed_beside_it(capsys):
+    def batch(*argv):
+        text = " ".join(call(capsys, "train", "FetchPush-v4", *argv, "--help")[1])
+        return text.split("--round-steps INT")[1].split("default: ")[1].split(")")[0]
+
+    assert batch("--preset", "paper") == "100"
+    assert batch("--preset", "paper", "--reward=sparse") == "10"
+    assert batch() == str(make_config("FetchPush-v4").round_steps)
+
+
+def test_every_field_of_the_configuration_the_agent_and_the_reward_is_an_option():
+    made, base, _ = training.option_class(["FetchPush-v4"])
+    known = options.flags(made)
+    for f in dataclasses.fields(base):
+        if f.name not in ("env", "agent_options", "reward_options"):
+            assert f"--{f.name.replace('_', '-')}" in known
+    assert {"--td3.tau", "--aim.step-bound", "--no-tensorboard"} <= set(known)
+
+
+def test_a_comment_beside_a_field_is_its_help_and_one_above_too():
+    texts = options.comments(Commented)
+    assert texts == {"a": "beside", "b": "above, over two lines", "c": ""}
+
+
+@dataclasses.dataclass
+class Commented:
+    a: int = 1  # beside
+    # above, over
+    # two lines
+    b: int = 2
+    c: int = 3
+
+
+def test_version_and_completion(capsys):
+    assert call(capsys, "--version")[:2] == (0, ["aimrl 0.1.0"])
+    for shell in ("bash", "zsh"):
+        code, out, _ = call(capsys, "--print-completion", shell)
+        assert code == 0
+        assert "--aim.step-bound" in "\n".join(out)
+    script = "\n".join(call(capsys, "--print-completion", "bash")[1])
+    ask = script + '\nCOMP_WORDS=(aimrl train X --rew) COMP_CWORD=3; _aimrl; echo "${COMPREPLY[@]}"'
+    assert subprocess.run(["bash", "-c", ask], capture_output=True, text=True).stdout.split() == ["--reward"]
+    assert call(capsys, "--print-completion", "bahs")[0] == 2
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "trian": "train",
+    "train FetchReech-v4": "FetchReach-v4",
+    "train FetchReach-v4 --reward aimm": "aim",
+    "train FetchReach-v4 --agent tdd3": "td3",
+    "train FetchReach-v4 --preset papper": "paper",
+    "train FetchReach-v4 --bath-size 3": "--batch-size",
+    "train FetchReach-v4 --td3.tua 0.1": "--td3.tau",
+    "train FetchReach-v4 --rnd.scale 2": "--aim.scale",
+    "train FetchReach-v4 --backend gmy": "gym",
+    "train FetchReach-v4 --batch-size many": "whole number",
+    "train FetchReach-v4 --batch-size": "--batch-size",
+    "train FetchReach-v4 --steps -5": "steps must be positive",
+    "train FetchReach-v4 --her-ratio 2": "between 0 and 1",
+    "train FetchReach-v4 extra": "'extra'",
+    "train": "environment",
+    "train --resume": "--out",
+    "train --resume --out nowhere": "nothing to resume",
+    "train CartPole-v1": "CartPole-v1",
+    "eval": "RUN",
+    "eval nowhere": "nowhere",
+    "eval nowhere --episodes 1.5": "whole number",
+    "eval nowhere --episodes 0": "at least 1",
+    "grid roam": "room",
+    "grid room --reward aimm": "aim",
+    "grid room --seeds 0": "seeds",
+    "theory rom": "room",
+    "theory nowhere.npz": "nowhere.npz",
+    "theory room --gamma 2": "gamma",
+    "stats": "CSV",
+    "stats nowhere.csv": "nowhere.csv",
+    "stats nowhere --success evver": "ever",
+    "sweep nowhere.toml": "nowhere.toml",
+    "report": "folders",
+    "report nowhere": "nowhere",
+    "watch nowhere": "nowhere",
+    "tune FetchReach-v4 --trials 0": "trials",
+    "tune FetchReach-v4 --only agent.tua": "agent.tau",
+    "bench --fast": "--quick",
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_answered_in_one_line_with_what_was_meant(typed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, *typed.split())
+    assert (code, out) == (2, [])
+    assert len(err) == 1, err
+    assert err[0].startswith("aimrl: ")
+    assert MISTAKES[typed] in err[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unexpected_exception_is_one_line_unless_debugging(capsys, monkeypatch):
+    def explode(argv):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(training, "run", explode)
+    code, _, err = call(capsys, "train", "FetchReach-v4")
+    assert code == 1
+    assert err == ["aimrl: unexpected RuntimeError: two lines (run with AIMRL_DEBUG=1 for the traceback)"]
+    monkeypatch.setenv("AIMRL_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        cli.main(["train", "FetchReach-v4"])
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "aimrl", "--print-completion", "bash"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as begun:
+        begun.stdout.close()
+        assert begun.stderr.read() == b""
+    assert begun.returncode == cli.BROKEN_PIPE
+
+
+# --- small commands ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_theory_prints_one_json_object_last_with_infinities_as_text(capsys, tmp_path):
+    P = np.zeros((3, 1, 3))
+    P[0, 0, 1] = P[1, 0, 1] = P[2, 0, 0] = 1.0  # from 0 to the trap 1, never to the goal 2
+    np.savez(tmp_path / "trap.npz", P=P, start=np.eye(3)[0], goal=2, gamma=0.9, policy=np.ones((3, 1)))
+    code, out, _ = call(capsys, "theory", tmp_path / "trap.npz", "--json")
+    found = json.loads(out[-1])
+    assert (code, len(out)) == (0, 1)
+    assert found["d"] == ["inf", "inf", 0.0]
+    assert found["w1_primal"] == found["w1_dual"] == "inf"
+
+
+def test_theory_of_the_room_says_the_optimal_number_of_steps(capsys):
+    code, out, _ = call(capsys, "theory", "room")
+    assert code == 0
+    assert out[-1].split()[-1] == "17"
+
+
+def test_stats_of_a_csv_file(capsys, tmp_path):
+    rows = [f"E,{a},{s},{e},{int(e < wins)}" for a, wins in (("aim", 8), ("sparse", 3)) for s in range(3) for e in range(10)]
+    (tmp_path / "r.csv").write_text("env,algorithm,seed,episode,success\n" + "\n".join(rows) + "\n")
+    code, out, _ = call(capsys, "stats", tmp_path / "r.csv", "--json")
+    contrast = json.loads(out[-1])["E"]["contrasts"][0]
+    assert code == 0
+    assert (contrast["a"], contrast["b"]) == ("aim", "sparse")
+    assert contrast["estimate"] == pytest.approx(np.log(8 / 2) - np.log(3 / 7), rel=1e-3)
+    assert "aim - sparse" in "\n".join(call(capsys, "stats", tmp_path / "r.csv")[1])
+
+
+def test_the_doctor_exits_by_what_it_finds(capsys):
+    code, out, _ = call(capsys, "doctor", "point_env:Point-v0", "--json")
+    assert code == 0
+    assert json.loads(out[-1])["healthy"] is True
+    code, out, _ = call(capsys, "doctor", "CartPole-v1")
+    assert code == 2
+    assert out[-1] == "not fit for training yet"
+
+
+def test_a_sweep_can_be_listed_without_running(capsys, tmp_path):
+    (tmp_path / "s.toml").write_text('envs = ["FetchReach-v4"]\nrewards = ["aim", "sparse"]\nseeds = [0, 1]\nsteps = 1000\n')
+    code, out, _ = call(capsys, "sweep", tmp_path / "s.toml", "--dry-run", "--json")
+    assert code == 0
+    assert len(json.loads(out[-1])["cells"]) == 4
+
+
+def test_grid_answers_in_json_and_keeps_its_folder(capsys, tmp_path):
+    argv = ("grid", "room", "--reward", "sparse", "--seeds", 2, "--iterations", 2, "--out", tmp_path / "g", "--quiet", "--json")
+    code, out, _ = call(capsys, *argv)
+    found = json.loads(out[-1])
+    assert code == 0
+    assert len(found["success_rate"]) == 2
+    assert (tmp_path / "g" / "config.json").is_file()
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_options_end_up_in_the_run_and_only_typed_ones_differ_from_the_preset(run_folder):
+    config, preset = runs.load_config(run_folder), make_config("point_env:Point-v0")
+    assert config.agent_options == dict(runs.plain(preset.agent_options)) | {"hidden": [8]}
+    assert config.reward_options == preset.reward_options
+    assert (config.batch_size, config.her_ratio, config.normalise_inputs) == (16, preset.her_ratio, preset.normalise_inputs)
+
+
+def test_a_run_leaves_its_logs_and_tensorboard_files(run_folder):
+    assert [e["step"] for e in runs.read_lines(run_folder / "evals.jsonl")] == [200, 240]
+    assert runs.checkpoint_steps(run_folder)[-1] == 240
+    assert list((run_folder / "tb").glob("events*"))
+
+
+def test_resuming_a_finished_run_changes_nothing(run_folder, capsys):
+    before = {p: p.stat().st_mtime_ns for p in run_folder.rglob("*")}
+    code, out, err = call(capsys, "train", "--resume", "--out", run_folder, "--json")
+    assert (code, err) == (0, [])
+    assert json.loads(out[-1])["step"] == 240
+    assert {p: p.stat().st_mtime_ns for p in run_folder.rglob("*")} == before
+
+
+def test_resuming_with_another_setting_is_refused(run_folder, capsys):
+    code, _, err = call(capsys, "train", "--resume", "--out", run_folder, "--batch-size", 32)
+    assert code == 2
+    assert "batch_size" in err[0]
+    code, _, err = call(capsys, "train", "--resume", "--out", run_folder, "FetchPush-v4")
+    assert (code, len(err)) == (2, 1)
+    assert "FetchPush-v4" in err[0]
+
+
+def test_a_folder_in_use_is_not_overwritten(run_folder, capsys):
+    code, _, err = call(capsys, "train", "point_env:Point-v0", "--out", run_folder)
+    assert (code, len(err)) == (2, 1)
+    assert "--resume" in err[0]
+
+
+def test_eval_prints_a_record_and_draws_where_it_can(run_folder, capsys):
+    code, out, err = call(capsys, "eval", run_folder, "--episodes", 6, "--video", "--video-episodes", 1, "--json")
+    record = json.loads(out[-1])
+    assert code == 0
+    assert (record["step"], record["episodes"], len(record["success_final"])) == (240, 6, 6)
+    assert [Path(line.split()[-1]).suffix for line in err] == [".mp4", ".gif"]
+    assert all(Path(line.split()[-1]).stat().st_size > 500 for line in err)
+
+
+def test_eval_without_a_way_to_draw_says_so_in_one_line_and_still_evaluates(run_folder, capsys, monkeypatch):
+    import point_env
+
+    monkeypatch.setattr(point_env.PointEnv, "render", lambda self: 1 / 0)
+    code, out, err = call(capsys, "eval", run_folder, "--episodes", 4, "--video", "--json")
+    assert code == 0
+    assert json.loads(out[-1])["episodes"] == 4
+    assert len(err) == 1
+    assert "can't draw" in err[0]
+
+
+def test_the_default_folder_gets_a_number_where_it_is_taken(tmp_path):
+    config = make_config("pkg:My/Env-v0", seed=3)
+    first = runs.default_folder(config, tmp_path)
+    assert first.name == "pkg-My-Env-v0-aim-s3"
+    first.mkdir()
+    assert runs.default_folder(config, tmp_path).name == "pkg-My-Env-v0-aim-s3-2"
+
+
+def test_the_python_entry_points_train_and_load_objects(tmp_path):
+    import aimrl
+    from aimrl.rewards import make
+
+    small = {"num_envs": 4, "round_steps": 40, "round_updates": 2, "batch_size": 16, "learning_starts": 40, "eval_episodes": 4}
+    small |= {"agent_options": {"hidden": (8,)}}
+    run = aimrl.train(_point, reward=make("sparse"), steps=80, out=tmp_path / "r", quiet=True, **small)
+    again = aimrl.load(tmp_path / "r", env=_point, reward=make("sparse"))
+    assert (run.step, run.config.reward, run.config.env) == (80, "sparse", "_point")
+    obs = {"observation": np.ones(2), "desired_goal": np.zeros(2)}
+    assert np.array_equal(run.policy(obs), again.policy(obs))
+    assert run.evaluate(3)["success_final"] == again.evaluate(3)["success_final"]
+    with pytest.raises(UserError, match="batch_size"):
+        aimrl.train("FetchReach-v4", bath_size=3)
+
+
+def _point():
+    import gymnasium
+
+    return gymnasium.make("point_env:Point-v0")
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------------------------
+
+
+def begin(folder, *argv):
+    env = os.environ | {"PYTHONPATH": str(HERE), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    command = [sys.executable, "-m", "aimrl", "train", *argv, "--out", str(folder)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def await_line(process, text):
+    for line in process.stderr:
+        if text in line:
+            return
+    raise AssertionError(f"ended without saying '{text}'")
+
+
+@pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, first, code):
+    process = begin(tmp_path / "r", "point_env:Point-v0", "--steps", "1000000", *TINY)
+    await_line(process, "step 200 of")
+    process.send_signal(first)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert "stopping after this round" in err
+    assert f"aimrl train --resume --out {tmp_path / 'r'}" in out
+    step = runs.checkpoint_steps(tmp_path / "r")[-1]
+    assert f"stopped at step {step:,} " in out
+    if first == signal.SIGTERM:
+        again = begin(tmp_path / "r", "--resume", "--steps", str(step + 40))
+        out, err = again.communicate(timeout=120)
+        assert again.returncode == 0
+        assert f"going on from step {step:,}" in err
+        assert runs.checkpoint_steps(tmp_path / "r")[-1] == step + 40
+
+
+def test_the_second_signal_is_left_to_the_system():
+    before = signal.getsignal(signal.SIGTERM)
+    with training.Stopper() as stopper:
+        assert not stopper()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopper()
+        assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,52 @@
+"""Moving pictures of a policy."""
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import point_env
+import pytest
+from imageio_ffmpeg import get_ffmpeg_exe
+from PIL import Image
+
+from aimrl import videos
+from aimrl.config import make_config
+from aimrl.types import UserError
+
+
+def policy_of(env="point_env:Point-v0"):
+    """Straight to the goal, in [−1, 1] as agents answer."""
+    towards = lambda obs: np.clip((obs["desired_goal"] - obs["achieved_goal"]) / 0.5, -1, 1)  # noqa: E731
+    return SimpleNamespace(config=make_config(env), step=7, policy=towards)
+
+
+def test_both_files_hold_every_episode(tmp_path):
+    mp4, gif = videos.record(policy_of(), tmp_path / "videos", episodes=2)
+    frames = 2 * (11 + 3)  # ten steps, their start, and a third of a second at the end
+    assert (mp4.name, gif.name) == ("policy-7.mp4", "policy-7.gif")
+    raw = subprocess.run([get_ffmpeg_exe(), "-i", mp4, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
+    assert len(raw) == frames * 214 * 320 * 3
+    with Image.open(gif) as picture:
+        assert picture.size == (320, 214)
+        assert picture.n_frames > 2  # equal neighbours are merged
+
+
+def test_actions_are_stretched_to_the_bounds_of_the_environment():
+    single = point_env.PointEnv()
+    assert videos._action(single, np.array([-1.0, 0.5])) == pytest.approx([-0.5, 0.25])
+
+
+def test_the_pictures_show_the_policy_arriving():
+    frames, fps = videos.play(policy_of(), episodes=1, seed=3)
+    red, green = (np.argwhere(frames[-1][..., c] > 128).mean(0) for c in (0, 1))
+    start = np.argwhere(frames[0][..., 0] > 128).mean(0)
+    assert fps == 10
+    assert np.abs(red - green).max() < 5 < np.abs(start - green).max()
+
+
+def test_a_machine_that_cannot_draw_is_told_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="no display") as e:
+        videos.record(policy_of("point_env:Blind-v0"), tmp_path / "videos")
+    assert "\n" not in str(e.value)
+    assert not Path(tmp_path / "videos").exists()
