@@ -437,7 +437,7 @@ def _overview_row(report: Report, g: Group) -> list[str]:
         f"{goal:.3g}" if math.isfinite(goal) else "–",
         f"{level:,.0f}" if math.isfinite(level) else "not yet",
         percent(float(np.mean([stats.area_under_curve(*c) for c in curves]))),
-        f"{final.step:,} {fine(duration(float(np.mean([r.logged[1] for r in g.runs]))))}",
+        f"{final.step:,}<br>{fine(duration(float(np.mean([r.logged[1] for r in g.runs]))))}",
     ]
 
 
@@ -579,11 +579,11 @@ def _look_words(folder: Path) -> str:
         found = runs.read_json(folder / "figures" / "potential.json")
     except UserError:
         return ""
-    rank, episodes = plots._number(found.get("spearman_steps")), found.get("episodes_reached")
-    if not math.isfinite(rank):
-        return "No episode reached the goal yet, so the potential cannot be held against the steps to go."
-    over = f"over {_count(episodes)} episodes; 1 is a perfect order"
-    return f"The potential ranks states by the steps still to go with a correlation of {rank:.2f} ({over})."
+    steps, gap = plots._number(found.get("spearman_steps")), plots._number(found.get("spearman_distance"))
+    said = [f"by the steps still to go with {steps:.2f}"] if math.isfinite(steps) else []
+    said += [f"by closeness to the goal with {gap:.2f}"] if math.isfinite(gap) else []
+    reached = f"{_count(found.get('episodes_reached'))} of {_count(found.get('episodes'))} episodes reached the goal"
+    return f"Rank correlation of the potential: {' and '.join(said)} (1 is a perfect order; {reached})." if said else ""
 
 
 def _figures(media: Sequence[Medium]) -> str:
