@@ -360,7 +360,10 @@ def run(spec: Spec, jobs: int | None = None, ray: str | None = None, progress: b
                     todo.append(cell)
             except UserError as e:
                 summary.failed[cell.name] = _one_line(e)
-        with _Board(spec, len(todo), progress, stream or sys.stderr) as board:
+        aside = contextlib.redirect_stdout(
+            sys.stderr if ray else sys.stdout
+        )  # Ray's threads print to standard output, which is for results
+        with _Board(spec, len(todo), progress, stream or sys.stderr) as board, aside:
             engine = _on_ray(spec, todo, jobs, ray, interrupts, board) if ray else _locally(spec, todo, jobs or _cores(), interrupts, board)
             for cell, outcome in engine if todo else ():
                 board.ended(cell, outcome)
@@ -389,10 +392,15 @@ class _Interrupts:
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> _Interrupts:
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Again after Ray, which puts in a handler of its own."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._add)
-        return self
+                old = signal.signal(number, self._add)
+                self._old.setdefault(number, old)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._old.items():
@@ -499,6 +507,7 @@ def config_from(values: dict[str, Any]) -> Config:
 def _on_ray(spec: Spec, todo: list[Cell], jobs: int | None, address: str, interrupts: _Interrupts, board: _Board) -> Outcomes:
     """The same cells as Ray tasks. Ray runs a task again when its worker or its node dies; the cell goes on from its checkpoint."""
     ray, ours = _connect(address, jobs)
+    interrupts.listen()
     stop_file = spec.out / ".stop"  # seen by every node: the folder is on storage they share
     stop_file.unlink(missing_ok=True)
     # max_calls: a fresh process for every cell, as on one machine.
