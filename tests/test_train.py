@@ -153,7 +153,7 @@ def test_a_buffer_that_cannot_fit_is_refused_before_it_is_allocated(tmp_path, mo
 def test_numbers_that_blow_up_stop_the_run_and_name_the_last_checkpoint(tmp_path):
     train(config(steps=600), tmp_path / "r", env=point_goal)
     runs.write_json(tmp_path / "r" / "config.json", runs.read_json(tmp_path / "r" / "config.json") | {"steps": 1_200})
-    broken = make_reward("aim", learning_rate=float("nan"))
+    broken = make_reward("aim", learning_rate=1e38)
     with pytest.raises(UserError, match="last good checkpoint is at step 600"):
         train(config(), tmp_path / "r", env=point_goal, reward=broken, resume=True)
     assert runs.checkpoint_steps(tmp_path / "r")[-1] == 600

@@ -5,6 +5,7 @@ Every part runs in a process of its own, on all cores and pinned to one, so that
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -124,8 +125,8 @@ def _round_on(transitions: int, **options: Any):
             np.zeros(n, bool),
             length,
         )
-        trainer.ring, _ = trainer.store(trainer.ring, trainer.brain.inputs, episodes)
-        trainer.brain = type(trainer.brain)(trainer.brain.agent, trainer.brain.reward, _)
+        trainer.ring, inputs = trainer.store(trainer.ring, trainer.brain.inputs, episodes)
+        trainer.brain = dataclasses.replace(trainer.brain, inputs=inputs)
     jax.block_until_ready(trainer.ring)
     return trainer
 

@@ -35,6 +35,8 @@ class Config:
     potential_batch: int = 256
     potential_window: int = 2_000  # the reward learns from this many newest transitions (the paper's small buffer)
 
+    curiosity: float = 0.0  # weight of a novelty bonus (RND) on achieved goals: gets an object moved before anything else can be learned
+
     her: Literal["future", "final", "episode", "random", "none"] = "future"  # where hindsight goals come from
     her_ratio: float = 0.8  # share of hindsight goals in a batch: k/(k+1), k = 4
     her_redraws: int = 0  # redraw a hindsight goal up to this often while the state already meets it
@@ -170,7 +172,7 @@ def check(c: Config) -> Config:
     for name in _SHARES:
         if not 0 <= getattr(c, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(c, name)}")
-    for name in ("seed", "learning_starts", "potential_updates", "her_redraws"):
+    for name in ("seed", "learning_starts", "potential_updates", "her_redraws", "curiosity"):
         if getattr(c, name) < 0:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
     if c.round_steps % c.num_envs:

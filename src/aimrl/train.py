@@ -55,6 +55,7 @@ class Brain(eqx.Module):
 
     agent: Any
     reward: Any
+    curiosity: Any
     inputs: Inputs
 
 
@@ -66,6 +67,7 @@ class Round(eqx.Module):
 
     agent: Agent
     reward: Reward
+    curiosity: Reward | None
     how: replay.Hindsight = eqx.field(static=True)
     judge: Callable = eqx.field(static=True)
     config: tuple[int, ...] = eqx.field(static=True)  # round_updates, batch, potential updates, batch and window
@@ -74,16 +76,22 @@ class Round(eqx.Module):
         """Update the potential from the small recent buffer, then the agent from the large one."""
         updates, batch, f_updates, f_batch, f_window = self.config
         k_f, k_f_update, k_batch, k_agent = jax.random.split(key, 4)
-        reward_state, metrics = brain.reward, {}
+        reward_state, curiosity_state, metrics = brain.reward, brain.curiosity, {}
         if f_updates:
             recent = self._sample(ring, k_f, f_updates, f_batch, f_window)
             reward_state, metrics = self.reward.update(reward_state, recent, k_f_update)
+            if self.curiosity is not None:
+                curiosity_state, curiosity_metrics = self.curiosity.update(curiosity_state, recent, k_f_update)
+                metrics |= curiosity_metrics
         data = self._sample(ring, k_batch, updates, batch, None)
         r = total_reward(self.reward, reward_state, data)
+        if self.curiosity is not None:
+            bonus = total_reward(self.curiosity, curiosity_state, data)
+            r, metrics = r + bonus, metrics | {"reward/curiosity": bonus.mean()}
         x, next_x = brain.inputs(data.obs, data.goal), brain.inputs(data.next_obs, data.goal)
         agent_state, agent_metrics = self.agent.update(brain.agent, Batch(x, data.action, r, next_x, data.terminated), k_agent)
         metrics |= agent_metrics | {"reward/mean": r.mean(), "reward/std": r.std(), "reward/success": data.success.mean()}
-        return Brain(agent_state, reward_state, brain.inputs), metrics
+        return Brain(agent_state, reward_state, curiosity_state, brain.inputs), metrics
 
     def _sample(self, ring: replay.Ring, key: PRNGKeyArray, n: int, batch: int, window: int | None):
         draw = lambda k: replay.sample(ring, k, batch, self.how, self.judge, window)  # noqa: E731
@@ -315,7 +323,7 @@ class Trainer:
     def flush(self) -> None:
         for episodes in self.collector.take():
             self.ring, inputs = self.store(self.ring, self.brain.inputs, episodes)
-            self.brain = Brain(self.brain.agent, self.brain.reward, inputs)
+            self.brain = dataclasses.replace(self.brain, inputs=inputs)
 
     # --- environments that can be rebuilt ------------------------------------------------------------------------------------------------
 
@@ -419,16 +427,18 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
     how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.success_terminates or task.terminates_on_success)
     sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
-    return Round(agent, reward, how, make_judge(task), sizes)
+    bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
+    return Round(agent, reward, bonus, how, make_judge(task), sizes)
 
 
 def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]:
     """Networks and buffer before the first step."""
-    k_agent, k_reward = jax.random.split(jax.random.PRNGKey(c.seed))
+    k_agent, k_reward, k_curiosity = jax.random.split(jax.random.PRNGKey(c.seed), 3)
     inputs = Inputs(nn.moments(spec.obs_dim), nn.moments(spec.goal_dim), c.normalise_inputs)
     agent = round_.agent.init(k_agent, spec.obs_dim + spec.goal_dim, spec.action_dim)
     ring = replay.make_ring(spec, _capacity(c), round_.reward.needs_prefix)
-    return Brain(agent, round_.reward.init(k_reward, spec), inputs), ring
+    curiosity = None if round_.curiosity is None else round_.curiosity.init(k_curiosity, spec)
+    return Brain(agent, round_.reward.init(k_reward, spec), curiosity, inputs), ring
 
 
 def _capacity(c: Config) -> int:

@@ -20,7 +20,7 @@ class Hindsight:
 
     strategy: str = "future"  # future, final, episode, random or none
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
-    redraws: int = 0  # draw a future goal again, up to this often, while the state already meets it; then keep the desired one
+    redraws: int = 0  # draw a future goal again, up to this often, while the state already meets it
     moved_fraction: float = 0.0  # share of a batch taken from episodes in which the achieved goal moved
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
 
@@ -38,7 +38,7 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
     next_row = (row + 1) % rows
     achieved, desired = ring.achieved[row], ring.desired[row]
 
-    steps, pointless = _draw_steps(ring, row, k_goal, how, judge)
+    steps = _draw_steps(ring, row, k_goal, how, judge)
     future = ring.achieved[(row + steps) % rows]
     if how.strategy == "random":
         hindsight = ring.achieved[_draw(ring.table, ring.span, k_goal, batch, window)]
@@ -48,7 +48,7 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
         hindsight = ring.achieved[ring.end[row]]
     else:
         hindsight = future
-    relabelled = (jax.random.uniform(k_relabel, (batch,)) < how.ratio) & (how.strategy != "none") & ~pointless
+    relabelled = (jax.random.uniform(k_relabel, (batch,)) < how.ratio) & (how.strategy != "none")
     goal = jnp.where(relabelled[:, None], hindsight, desired)
 
     task_reward, success = judge(ring.achieved[next_row], goal)
@@ -78,21 +78,21 @@ def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, 
     return table[jax.random.randint(key, (n,), first, jnp.maximum(span[1], first + 1)) % table.shape[0]]
 
 
-def _draw_steps(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray, how: Hindsight, judge: Judge) -> tuple[Array, Array]:
-    """How many steps ahead the future goal lies, uniform over the rest of the episode and redrawn while s already meets it.
+def _draw_steps(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray, how: Hindsight, judge: Judge) -> Int[Array, " n"]:
+    """How many steps ahead the future goal lies: uniform over the rest of the episode, redrawn while s already meets it.
 
-    Also whether every draw was met already: then the goal the episode was played for teaches more, and is kept.
+    Where every draw is met already the first stays: a goal that is met teaches the actor to keep still, and without such goals it drifts
+    away from an object it has not learned to move.
     """
     rows = ring.table.shape[0]
     remaining = jnp.maximum((ring.end[row] - row) % rows, 1)
     draws = 1 + jax.random.randint(key, (how.redraws + 1, row.shape[0]), 0, remaining[None])
     if how.redraws == 0:
-        return draws[0], jnp.zeros(row.shape, bool)
+        return draws[0]
     candidates = ring.achieved[(row[None] + draws) % rows]
     _, trivial = judge(jnp.broadcast_to(ring.achieved[row], candidates.shape), candidates)
     first = jnp.argmin(trivial, axis=0)  # the first that isn't trivial, or simply the first
-    pointless = trivial.all(0) & (how.strategy == "future")
-    return jnp.take_along_axis(draws, first[None], axis=0)[0], pointless
+    return jnp.take_along_axis(draws, first[None], axis=0)[0]
 
 
 def _episode_row(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray) -> Int[Array, " n"]:

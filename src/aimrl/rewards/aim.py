@@ -45,6 +45,9 @@ class AIM(Reward):
     examples: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x, jnp.float32))  # [n, goal] states
     cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
+    moving_only: bool = eqx.field(
+        default=False, static=True
+    )  # average the penalty over moving transitions: rest says nothing of it
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
     gamma: float = eqx.field(default=0.99, static=True)  # only the shaped form needs it
@@ -94,7 +97,7 @@ class AIM(Reward):
         f_t = self._net(nets[0], moments, batch.achieved, batch.goal)
         f_tp1 = self._net(nets[0], moments, batch.next_achieved, batch.goal)
         excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
-        penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean(), 0.0
+        penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean() / self._moving_share(moments, batch), 0.0
         if self.bound == "expected":
             penalty, fit = self._expected_penalty(self._net(nets[1], moments, batch.achieved, batch.goal), excess)
         loss = -f_target * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
@@ -105,6 +108,13 @@ class AIM(Reward):
             "aim/violations": (excess > 0).mean(),
         }
         return loss, (metrics, f_tp1)
+
+    def _moving_share(self, moments: nn.Moments, batch: Transition) -> Float[Array, ""] | float:
+        """The share of transitions whose achieved goal changes, by more than a hundredth of its spread."""
+        if not self.moving_only:
+            return 1.0
+        change = jnp.abs(batch.next_achieved - batch.achieved) / moments.std(1e-3)
+        return jnp.maximum((change > 0.01).any(-1).mean(), 0.01)
 
     def _expected_penalty(self, u: Float[Array, " n"], excess: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """max(E[excess | s], 0)² = max over u ≥ 0 of 2 u E[excess | s] − u²: linear in s′, so one sample of s′ is unbiased.
