@@ -317,7 +317,7 @@ def test_hostile_names_do_nothing_in_a_browser(browser, tmp_path):
         folder = make_run(tmp_path / "runs" / f"{k} {name}".replace("/", ""), env=HOSTILE[0], reward=name, preset=name)
         picture(folder / "figures" / f"{name}.png".replace("/", ""))
     report.write([tmp_path / "runs"], tmp_path / "r.html", title=HOSTILE[0])
-    with Visit(browser, (tmp_path / "r.html").as_uri()) as visit:
+    with Visit(browser, (tmp_path / "r.html").as_uri(), reduced_motion="reduce") as visit:
         page = visit.page
         assert page.title() == f"{HOSTILE[0]} · aimrl"
         page.locator(".plot").nth(1).hover()  # the hover label holds names too

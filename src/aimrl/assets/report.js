@@ -62,9 +62,9 @@
     if (!node) return;
     const [traces, own] = chart.kind === "bars" ? dotTraces(chart) : lineTraces(chart);
     const touch = matchMedia("(pointer: coarse)").matches;
-    const axis = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), fixedrange: touch, automargin: true, separatethousands: true, tickfont: { size: 12 } };
+    const axis = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"), spikecolor: css("--muted"), spikethickness: 1, fixedrange: touch, automargin: true, separatethousands: true, tickfont: { size: 12 } };
     const layout = {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "x unified", dragmode: touch ? false : "zoom",
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "x unified", hoverdistance: 60, dragmode: touch ? false : "zoom",
       font: { family: css("--sans"), size: 13, color: css("--muted") }, margin: { l: 44, r: 12, t: 10, b: 40 },
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), family: css("--sans") } },
       yaxis: { ...axis, ...(chart.y === "percent" ? { tickformat: ".0%", range: [-0.03, 1.03] } : { tickformat: "~g" }), nticks: 6 },
