@@ -80,6 +80,7 @@ class Trainer(eqx.Module):
     """Joins a world, a reward and the agent. Every method is pure and works on one seed; `chunk` maps over seeds."""
 
     config: GridConfig = eqx.field(static=True)
+    q: soft_q.SoftQConfig  # the configuration's, its numbers as arrays
     reward: Reward
     tables: worlds.Tables
     features: Float[Array, "S 2"]
@@ -95,6 +96,11 @@ class Trainer(eqx.Module):
         return self.config.gather // self.lanes
 
     @property
+    def draws(self) -> bool:
+        """Whether a new episode draws its start or goal."""
+        return self.tables.starts.shape[0] > 1 or self.tables.goals.shape[0] > 1
+
+    @property
     def inputs(self) -> Float[Array, "rows 4"]:
         """The agent's input for every (state, goal): their coordinates. Row = state · goals + goal."""
         n_states, n_goals = self.features.shape[0], self.tables.goals.shape[0]
@@ -106,7 +112,7 @@ class Trainer(eqx.Module):
 
     def init(self, key: PRNGKeyArray) -> Carry:
         k_agent, k_reward, k_lanes, key = jax.random.split(key, 4)
-        agent = soft_q.create(k_agent, 4, 4, self.config.q)
+        agent = soft_q.create(k_agent, 4, 4, self.q)
         reward = self.reward.init(k_reward, GoalSpec(obs_dim=2, goal_dim=2, action_dim=4, horizon=self.limit, discrete=True))
         lanes = self.fresh(jax.random.uniform(k_lanes, (self.lanes, 2)))
         empty = jax.eval_shape(lambda: self.gather(agent, lanes, key)[0])
@@ -140,7 +146,7 @@ class Trainer(eqx.Module):
         transition = self.transition(batch)
         reward = total_reward(self.reward, carry.reward, transition)
         step = soft_q.Step(self.row(batch.s, batch.goal), batch.a, reward, self.row(batch.s_next, batch.goal), transition.terminated)
-        agent, metrics = soft_q.update(carry.agent, self.inputs, step, self.config.q)
+        agent, metrics = soft_q.update(carry.agent, self.inputs, step, self.q)
         return dataclasses.replace(carry, agent=agent, key=key), metrics | {"reward/mean": reward.mean()}
 
     def collect(self, carry: Carry, round_: Int[Array, ""] | int) -> Carry:
@@ -187,16 +193,16 @@ class Trainer(eqx.Module):
         return Lanes(env, jnp.ones(x.shape[0]), x, jnp.square(x))
 
     def gather(self, agent: soft_q.SoftQ, lanes: Lanes, key: PRNGKeyArray) -> tuple[Record, Lanes]:
-        table = cumulative(soft_q.action_probabilities(agent, self.inputs, self.config.q))
+        table = cumulative(soft_q.action_probabilities(agent, self.inputs, self.q))
         k_steps, k_future = jax.random.split(key)
-        noise = jax.random.uniform(k_steps, (self.steps, self.lanes, 4))
+        noise = jax.random.uniform(k_steps, (self.steps, self.lanes, 2 + 2 * self.draws))
 
         lanes, (s, a, s_next, goal, done, mean, var) = jax.lax.scan(lambda lanes, u: self.play(lanes, table, u), lanes, noise)
         future, future_steps = pick_future(s_next, done, jax.random.uniform(k_future, s.shape))
         prefix = (mean, var) if self.reward.needs_prefix else (None, None)
         return Record(s, a, s_next, goal, future, future_steps, *prefix), lanes
 
-    def play(self, lanes: Lanes, table: Float[Array, "rows 3"], u: Float[Array, "lanes 4"]):
+    def play(self, lanes: Lanes, table: Float[Array, "rows 3"], u: Float[Array, "lanes n"]):
         """One step of every lane; a finished episode starts anew."""
         s, goal = lanes.env.state, self.goal_of_state[lanes.env.goal]
         a = (u[:, :1] >= table[self.row(s, goal)]).sum(-1)
@@ -207,12 +213,13 @@ class Trainer(eqx.Module):
         mean = total / count[:, None]
         var = jnp.maximum(square / count[:, None] - jnp.square(mean), 0.0)
         on = Lanes(env, count, total, square)
-        new = jax.tree.map(lambda f, o: jnp.where(done.reshape(-1, *[1] * (o.ndim - 1)), f, o), self.fresh(u[:, 2:]), on)
+        resets = u[:, 2:] if self.draws else jnp.zeros((self.lanes, 2))
+        new = jax.tree.map(lambda f, o: jnp.where(done.reshape(-1, *[1] * (o.ndim - 1)), f, o), self.fresh(resets), on)
         return new, (s, a, env.state, goal, done, mean, var)
 
     def evaluate(self, agent: soft_q.SoftQ, key: PRNGKeyArray, episodes: int) -> Evaluation:
         """Play sampled episodes at the training temperature; also where they spend their time (undiscounted)."""
-        table = cumulative(soft_q.action_probabilities(agent, self.inputs, self.config.q))
+        table = cumulative(soft_q.action_probabilities(agent, self.inputs, self.q))
         k_start, k_steps = jax.random.split(key)
         env = self.fresh(jax.random.uniform(k_start, (episodes, 2))).env
         noise = jax.random.uniform(k_steps, (self.limit, episodes, 2))
@@ -236,7 +243,7 @@ class Trainer(eqx.Module):
         every = jnp.arange(self.features.shape[0])
         zero = jnp.zeros_like(every)
         still = Record(every, zero, every, zero, every, zero + 1)
-        policy = soft_q.action_probabilities(carry.agent, self.inputs, self.config.q)[self.row(every, zero)]
+        policy = soft_q.action_probabilities(carry.agent, self.inputs, self.q)[self.row(every, zero)]
         if self.reward.needs_prefix:  # no function of the state: the mean over the buffer's arrivals
             r = self.reward.reward(carry.reward, self.transition(carry.buffer))
             valid = (jnp.arange(self.config.rounds) < carry.filled)[:, None, None]
@@ -530,4 +537,7 @@ def progress_bar(iterations: int, title: str, show: bool) -> Iterator[Callable[[
 def trainer(world: worlds.World, reward: Reward, config: GridConfig) -> Trainer:
     goal_of_state = np.zeros(world.n_states, np.int32)
     goal_of_state[world.goals] = np.arange(len(world.goals))
-    return Trainer(config, reward, worlds.tables(world), jnp.asarray(world.features()), jnp.asarray(goal_of_state), world.limit)
+    # Numbers become arguments of the compiled program, and leave the static configuration, so that another value doesn't compile anew.
+    q = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config.q)
+    config = dataclasses.replace(config, q=soft_q.SoftQConfig())
+    return Trainer(config, q, reward, worlds.tables(world), jnp.asarray(world.features()), jnp.asarray(goal_of_state), world.limit)

@@ -73,12 +73,12 @@ def bubbles(ax: Axes, world: World, visits: np.ndarray, title: str) -> None:
 def arrows(ax: Axes, world: World, policy: np.ndarray, title: str) -> None:
     """One arrow an action, as long as it is likely."""
     for action, (dx, dy) in enumerate(MOVES):
-        length = 0.44 * policy[:, action]
+        length = 0.48 * policy[:, action]
         keep = policy[:, action] > 0.05
         x, y = world.xy[keep].T
         ax.quiver(
             x, y, dx * length[keep], dy * length[keep], angles="xy", scale_units="xy", scale=1, width=0.006,
-            headwidth=4, headlength=4.5, headaxislength=4, color="#333333", zorder=3,
+            headwidth=3.2, headlength=3.5, headaxislength=3.2, color="#333333", zorder=3,
         )  # fmt: skip
     board(ax, world)
     ax.set_title(title, pad=18 if world.windy.any() else 8)
@@ -106,7 +106,7 @@ def rank_correlation(potential: np.ndarray, distance: np.ndarray) -> float:
     ok = np.isfinite(distance) & np.isfinite(potential)
     if np.ptp(potential[ok]) == 0 or np.ptp(distance[ok]) == 0:
         return float("nan")
-    return float(spearmanr(potential[ok], -distance[ok]).statistic)
+    return float(spearmanr(potential[ok], -distance[ok])[0])  # pyright: ignore[reportArgumentType]
 
 
 def against_distance(ax: Axes, world: World, potential: np.ndarray, distance: np.ndarray, bound: float | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,6 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.types import Metrics
+
+Scalar = float | Float[Array, ""]
 
 
 class Step(NamedTuple):
@@ -25,12 +26,12 @@ class Step(NamedTuple):
     terminated_t: Bool[Array, "*batch"]  # reached the goal: no bootstrapping; a time limit bootstraps
 
 
-def soft_value(q: Float[Array, "*batch a"], entropy: float) -> Float[Array, "*batch"]:
+def soft_value(q: Float[Array, "*batch a"], entropy: Scalar) -> Float[Array, "*batch"]:
     """V(s) = α log Σ_a exp(Q(s, a) / α)."""
     return entropy * jax.nn.logsumexp(q / entropy, axis=-1)
 
 
-def policy(q: Float[Array, "*batch a"], entropy: float) -> Float[Array, "*batch a"]:
+def policy(q: Float[Array, "*batch a"], entropy: Scalar) -> Float[Array, "*batch a"]:
     """π(a | s) ∝ exp(Q(s, a) / α)."""
     return jax.nn.softmax(q / entropy, axis=-1)
 
@@ -41,8 +42,8 @@ def td_error(
     r_t: Float[Array, ""],
     terminated_t: Bool[Array, ""],
     q_t: Float[Array, " a"],
-    gamma: float,
-    entropy: float,
+    gamma: Scalar,
+    entropy: Scalar,
 ) -> Float[Array, ""]:
     """r + γ V(s′) − Q(s, a), V soft, for one transition."""
     target = r_t + gamma * jnp.where(terminated_t, 0.0, soft_value(q_t, entropy))
@@ -85,15 +86,16 @@ class SoftQ(eqx.Module):
     target: nn.MLP
 
 
-@dataclass(frozen=True)
-class SoftQConfig:
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "relu"
-    gamma: float = 0.99
-    entropy: float = 0.1  # α: the coefficient in learning and the temperature in acting
-    learning_rate: float = 1e-3
-    target_rate: float = 3e-2  # Polyak rate of the target network
-    huber: bool = False
+class SoftQConfig(eqx.Module):
+    """Numbers may be arrays, so that one compiled program serves every value; what shapes the program is static."""
+
+    hidden: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
+    activation: str = eqx.field(default="relu", static=True)
+    huber: bool = eqx.field(default=False, static=True)
+    gamma: Scalar = 0.99
+    entropy: Scalar = 0.1  # α: the coefficient in learning and the temperature in acting
+    learning_rate: Scalar = 1e-3
+    target_rate: Scalar = 3e-2  # Polyak rate of the target network
 
     def optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

@@ -1,0 +1,194 @@
+"""Measure the paper's grid-world claims. Each cell is kept as soon as it's done, and a kept cell isn't run again.
+
+python results/grid/measure.py run [CELL …]     train and evaluate (all cells, or those whose name contains a word given)
+python results/grid/measure.py tables            summary.csv and summary.json from the kept cells
+python results/grid/measure.py figures           the pictures
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from aimrl import grid, plots_grid, runs, theory
+from aimrl.envs import grid as worlds
+
+HERE = Path(__file__).resolve().parent
+CELLS = HERE / "cells"
+SEEDS = 32
+REWARDS = ("aim", "aim+r", "sparse", "dense", "mc", "rnd", "smirl", "wgan", "gail", "fairl")
+# The text of the paper as it stands: bound 1, reward f − max f without normalising, no task reward, and the penalty's weight not given.
+TEXT = {"step_bound": 1.0, "lipschitz_weight": 1.0, "normalise": "none", "margin": 0.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    name: str
+    world: str
+    reward: str
+    preset: str
+    iterations: int
+    entropy: float | None = None
+    seeds: int = SEEDS
+    options: dict = dataclasses.field(default_factory=dict)
+
+    def command(self) -> str:
+        entropy = f" --entropy {self.entropy}" if self.entropy else ""
+        extra = "".join(f" --{k.replace('_', '-')} {v}" for k, v in self.options.items())
+        return (
+            f"aimrl grid {self.world} --reward {self.reward} --preset {self.preset} --seeds {self.seeds} --seed 0"
+            f" --iterations {self.iterations}{entropy}{extra} --out runs/{self.name}"
+        )
+
+
+def cells() -> list[Cell]:
+    listed = [
+        Cell("fast-room-aim", "room", "aim", "fast", 100, seeds=64),
+        Cell("fast-windy-aim", "windy", "aim", "fast", 50, seeds=64),
+        Cell("fast-torus-aim", "torus", "aim", "fast", 100),
+        Cell("fast-torus-wgan", "torus", "wgan", "fast", 100),
+    ]
+    for world, iterations in (("room", 500), ("windy", 50), ("torus", 100)):
+        for reward in REWARDS:
+            for entropy in (0.3, 0.1):
+                listed.append(Cell(f"paper-{world}-{reward}-{entropy}", world, reward, "paper", iterations, entropy))
+    for form in ("shaped", "to-goal"):
+        listed.append(Cell(f"paper-room-aim-{form}-0.3", "room", "aim", "paper", 100, 0.3, options={"form": form}))
+    for entropy in (0.3, 0.1):
+        listed.append(Cell(f"text-room-aim-{entropy}", "room", "aim", "paper", 500, entropy, options=TEXT))
+    for reward in ("sparse", "dense", "mc", "rnd", "smirl", "wgan"):
+        listed.append(Cell(f"fast-room-{reward}", "room", reward, "fast", 500))
+    return listed
+
+
+def measure(cell: Cell) -> None:
+    """Train one cell; keep per-seed success over iterations, and the maps of its end (and of iteration 100)."""
+    world = worlds.load(cell.world)
+    made, config = grid.settings(world, cell.reward, cell.preset, cell.entropy, **cell.options)
+    evaluations = cell.iterations // 10
+    result = grid.train(world, made, config, cell.seeds, 0, cell.iterations, evaluations)
+    rates = np.array([line["success_rate"] for line in result.history], np.float32)
+    iterations = np.array([line["iteration"] for line in result.history])
+    about = dataclasses.asdict(cell) | {
+        "command": cell.command(),
+        "entropy": float(config.q.entropy),
+        "step_bound": getattr(made, "step_bound", None),
+        "w1_estimate": [line.get("aim/w1") for line in result.history],
+        "versions": runs.versions(),
+    }
+    CELLS.mkdir(exist_ok=True)
+    part = CELLS / f".{cell.name}.npz"
+    np.savez_compressed(
+        part,
+        about=json.dumps(runs.plain(about)),
+        iterations=iterations,
+        rates=rates,
+        steps=np.array(result.steps_to_goal, np.float32),
+        visits=result.visits.astype(np.float32),
+        visits_over_time=np.array([f[2] for f in result.frames], np.float32),
+        reward=np.asarray(result.maps.reward, np.float32),
+        potential=np.asarray(result.maps.potential, np.float32),
+        policy=np.asarray(result.maps.policy, np.float16),
+    )
+    part.rename(CELLS / f"{cell.name}.npz")
+    print(f"{cell.name}: {rates[-1].mean():.3f} after {cell.iterations}, {result.wall_s:.0f} s", flush=True)
+
+
+def interval(rates: np.ndarray) -> tuple[float, float, float]:
+    """Mean over seeds and its 95 % bootstrap interval; seeds, not episodes, are the units."""
+    rng = np.random.default_rng(0)
+    means = rates[rng.integers(0, len(rates), (4000, len(rates)))].mean(1)
+    return float(rates.mean()), *map(float, np.quantile(means, (0.025, 0.975)))
+
+
+def load(name: str) -> tuple[dict, dict[str, np.ndarray]]:
+    with np.load(CELLS / f"{name}.npz", allow_pickle=False) as f:
+        data = {k: f[k] for k in f.files}
+    return json.loads(str(data.pop("about"))), data
+
+
+def tables() -> None:
+    """One row a cell and moment; potentials and distances for those that have them."""
+    rows = []
+    for cell in cells():
+        if not (CELLS / f"{cell.name}.npz").exists():
+            continue
+        about, data = load(cell.name)
+        world = worlds.load(cell.world)
+        distance = grid.optimal_distance(world)
+        for moment in sorted({10, 50, 100, cell.iterations} & set(data["iterations"].tolist())):
+            rates = data["rates"][list(data["iterations"]).index(moment)]
+            mean, low, high = interval(rates)
+            row = {
+                "cell": cell.name, "world": cell.world, "reward": cell.reward, "preset": cell.preset, "entropy": about["entropy"],
+                "seeds": cell.seeds, "iterations": moment, "q_updates": 10 * moment, "success": mean, "low": low, "high": high,
+                "seeds_at_95": float((rates >= 0.95).mean()), "seeds_at_0": float((rates == 0).mean()),
+            }  # fmt: skip
+            if moment == cell.iterations:
+                steps = data["steps"][np.isfinite(data["steps"])]
+                rho = [plots_grid.rank_correlation(p, distance) for p in data["potential"]]
+                row |= {"steps_to_goal": float(steps.mean()) if len(steps) else None, "spearman": float(np.nanmean(rho))}
+                row |= mass(cell.world, world, data["visits"].mean(0))
+                if about["step_bound"]:
+                    row |= distances(world, data, about)
+            rows.append({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+    keys = list(dict.fromkeys(k for row in rows for k in row))
+    with open(HERE / "summary.csv", "w", newline="") as f:
+        writer = csv.DictWriter(f, keys, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    commands = {c.name: c.command() for c in cells() if (CELLS / f"{c.name}.npz").exists()}
+    runs.write_json(HERE / "commands.json", {"versions": runs.versions(), "cells": commands})
+    print(f"{len(rows)} rows, {len(commands)} cells")
+
+
+def mass(name: str, world: worlds.World, visits: np.ndarray) -> dict[str, float]:
+    """Where an episode's time goes, undiscounted."""
+    share, (x, y) = visits / visits.sum(), world.xy.T
+    if name == "torus":
+        # Quadrants around the start: every shortest path leaves by one of four diagonal ways, and they are alike.
+        dx, dy = (x - 2) % 10, (y - 2) % 10
+        ways = [
+            share[(h(dx)) & (v(dy))].sum()
+            for h in (lambda d: (d > 0) & (d < 5), lambda d: d > 5)
+            for v in (lambda d: (d > 0) & (d < 5), lambda d: d > 5)
+        ]
+        ways = np.array(ways) / max(sum(ways), 1e-12)
+        return {"torus_entropy": float(-(ways * np.log(np.maximum(ways, 1e-12))).sum() / np.log(4)), "torus_least": float(ways.min())}
+    inside = (x <= 3) & (y >= 3) & (y <= 7)
+    return {
+        "in_room": float(share[inside].sum()),
+        "bottom_left": float(share[(x <= 3) & (y <= 2)].sum()),
+        "outer_cells_seen": float((visits[~inside] > 0.01).mean()),
+        "column4_bottom2": float(share[(x == 4) & (y <= 1)].sum()),
+    }
+
+
+def distances(world: worlds.World, data: dict[str, np.ndarray], about: dict) -> dict[str, float]:
+    """AIM's estimate of W1 at the end, (f(g) − Σ ρ f) / bound under the exact ρ, against the exact distances; bound violations."""
+    mdp = theory.GoalMDP(*worlds.exact_mdp(world))
+    keep: dict[str, list[float]] = {"w1_aim": [], "w1_hop": [], "w1_eq4": [], "w1_dual": [], "violations": []}
+    for potential, policy in list(zip(data["potential"].astype(float), data["policy"].astype(float)))[:8]:
+        exact = theory.analyse(mdp, policy / policy.sum(1, keepdims=True))
+        rho = np.asarray(exact["rho"])
+        keep["w1_aim"].append((potential[mdp.goal] * rho.sum() - (rho * potential).sum()) / about["step_bound"])
+        for k in ("w1_hop", "w1_eq4", "w1_dual"):
+            keep[k].append(float(exact[k]))
+        bad, total = plots_grid.violations(world, potential, about["step_bound"])
+        keep["violations"].append(bad / total)
+    return {k: float(np.median(v)) for k, v in keep.items()}
+
+
+if __name__ == "__main__":
+    task, words = sys.argv[1], sys.argv[2:]
+    if task == "run":
+        for cell in cells():
+            if (not words or any(w in cell.name for w in words)) and not (CELLS / f"{cell.name}.npz").exists():
+                measure(cell)
+    elif task == "tables":
+        tables()
