@@ -51,6 +51,19 @@ def test_the_loop_learns_to_reach_goals(reward, tmp_path):
     assert before < 0.8  # and it had to learn it
 
 
+def test_soft_q_learning_reaches_goals_with_discrete_actions(tmp_path):
+    options = {"hidden": (32, 32), "gamma": 0.9, "tau": 0.1, "entropy": 0.05}
+    fields = TINY | {"steps": 3_000, "agent": "soft_q", "random_final": 0.1}
+    c = dataclasses.replace(make_config("point", preset="paper", reward="sparse", **fields), agent_options=options)
+    record = train(c, tmp_path / "r", env=lambda: point_goal(discrete=True)).evaluate(50)
+    assert np.mean(record["success_ever"]) >= 0.9  # it cannot stand still, so holding the goal is not asked
+
+
+def test_an_agent_that_does_not_fit_the_actions_is_refused(tmp_path):
+    with pytest.raises(UserError, match="soft_q"):
+        train(config(), tmp_path / "r", env=lambda: point_goal(discrete=True))
+
+
 def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path):
     c = config()
     whole, broken = tmp_path / "whole", tmp_path / "broken"

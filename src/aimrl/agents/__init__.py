@@ -11,7 +11,7 @@ from aimrl.types import UserError, nearest
 
 __all__ = ["NAMES", "Agent", "Batch", "make"]
 
-_CLASSES = {"td3": ("aimrl.agents.td3", "TD3"), "sac": ("aimrl.agents.sac", "SAC"), "soft_q": ("aimrl.agents.soft_q", "SoftQ")}
+_CLASSES = {"td3": ("aimrl.agents.td3", "TD3"), "sac": ("aimrl.agents.sac", "SAC"), "soft_q": ("aimrl.agents.discrete", "DiscreteSoftQ")}
 NAMES = tuple(_CLASSES)
 
 
