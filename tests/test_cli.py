@@ -154,7 +154,7 @@ MISTAKES = {
     "watch nowhere": "nowhere",
     "tune FetchReach-v4 --trials 0": "trials",
     "tune FetchReach-v4 --only agent.tua": "agent.tau",
-    "bench --fast": "--quick",
+    "bench --quik": "--quick",
 }
 
 

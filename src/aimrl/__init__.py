@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from aimrl.config import Config, make_config
     from aimrl.train import Run
+    from aimrl.types import UserError
 
     def train(env: Any, **options: Any) -> Run: ...
 
@@ -52,7 +53,7 @@ def train_named(
     named = env if isinstance(env, str) else _name(env)
     config = make_config(named, preset=preset, reward=reward if isinstance(reward, str) else type(reward).__name__.lower(), **overrides)
     folder = Path(out) if out is not None else runs.default_folder(config)
-    objects = {"env": None if isinstance(env, str) else env, "reward": None if isinstance(reward, str) else reward}
+    objects: dict[str, Any] = {"env": None if isinstance(env, str) else env, "reward": None if isinstance(reward, str) else reward}
     with Listeners(config, folder, agents.make(config.agent, **config.agent_options).gamma, quiet) as listeners:
         return train(config, folder, resume=resume, listen=listeners, **objects)
 

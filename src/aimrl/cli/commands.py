@@ -136,6 +136,8 @@ class Theory:
 
 
 def theory(o: Theory) -> None:
+    import numpy as np
+
     from aimrl import theory
 
     policy = theory.load_policy(o.policy) if o.policy else None
@@ -158,7 +160,7 @@ def theory(o: Theory) -> None:
     lines = [f"{mdp.states} states, {mdp.actions} actions, goal {mdp.goal}, discount {mdp.gamma:g}"]
     lines += [f"  {text:<46} {float(result[name]):.6g}" for name, text in names.items()]
     begins = mdp.start > 0  # elsewhere the distance may be infinite
-    start = lambda key: float(mdp.start[begins] @ result[key][begins])  # noqa: E731
+    start = lambda key: float(mdp.start[begins] @ np.asarray(result[key])[begins])  # noqa: E731
     lines.append(f"  {'expected steps from the start, this policy':<46} {start('d'):.6g}")
     lines.append(f"  {'expected steps from the start, best policy':<46} {start('d_opt'):.6g}")
     answer(result, "\n".join(lines), o.json)
