@@ -452,10 +452,7 @@ def hero(report: Report) -> str:
         return ""
     g = report.groups[0]
     final, ever = plots.score(g, "final"), plots.score(g, "ever")
-    media = [m for r in g.runs for m in report.media[r.folder]]
-    run = g.runs[0]
-    pick = next((m for m in media if m.kind.startswith("video")), None) or next((m for m in media if m.kind == "image/gif"), None)
-    pick = pick or next((m for m in media if m.name.startswith("potential")), None)
+    run, pick = g.runs[0], hero_medium(report)
     if final is None or ever is None:
         text = "<p class='big'>…</p><p class='lead'>No evaluation yet: the first comes after "
         text += f"{_count(run.config.get('eval_every'))} steps.</p>"
@@ -467,8 +464,17 @@ def hero(report: Report) -> str:
         if run.config["reward"] == "aim" and not _option(run, "reward_options", "task_weight"):
             words += " No reward came from the environment: the agent made its own."
         text = f"<p class='big'>{value}<small>&nbsp;{sign}</small></p><p class='lead'>{words}</p>{_tiles(g, final, ever)}"
-    seen = f"<figure>{_show(pick, hero=True)}<figcaption>{esc(_caption(pick))}</figcaption></figure>" if pick else ""
+    seen = _figure(pick) if pick else ""
     return f'<div class="hero{"" if seen else " alone"}"><div>{text}</div>{seen}</div>'
+
+
+def hero_medium(report: Report) -> Medium | None:
+    """The first thing to see of a lone method: a video, an animation, or the potential."""
+    if len(report.groups) != 1 or report.grids:
+        return None
+    media = [m for r in report.groups[0].runs for m in report.media[r.folder]]
+    wanted = [m for m in media if m.kind.startswith("video")] + [m for m in media if m.kind == "image/gif"]
+    return next(iter(wanted + [m for m in media if m.name.startswith("potential")]), None)
 
 
 def _tiles(g: Group, final: Score, ever: Score) -> str:
@@ -563,10 +569,10 @@ def _finite(values: Any) -> list[float]:
 
 
 def pictures(report: Report) -> str:
-    parts = []
+    parts, shown = [], hero_medium(report)
     for g in report.groups:
         for r in g.runs:
-            if media := report.media[r.folder]:
+            if media := [m for m in report.media[r.folder] if m is not shown]:
                 note = _look_words(r.folder)
                 head = f"<h3>{esc(g.env)}, {esc(g.name)}, seed {r.seed}</h3>"
                 parts.append(head + (f"<p>{esc(note)}</p>" if note else "") + _figures(media))
@@ -587,12 +593,15 @@ def _look_words(folder: Path) -> str:
 
 
 def _figures(media: Sequence[Medium]) -> str:
-    cards = []
-    for m in media:
-        gif = m.kind == "image/gif"
-        button = "<div><button type='button' hidden>Pause the animation</button></div>" if gif else ""
-        cards.append(f"<figure class='card{' gif' if gif else ''}'>{_show(m)}{button}<figcaption>{esc(_caption(m))}</figcaption></figure>")
+    # Three panels side by side want the whole width.
+    cards = [_figure(m, "card span" if m.name.startswith("potential_") else "card") for m in media]
     return f"<div class='media'>{''.join(cards)}</div>" if cards else ""
+
+
+def _figure(m: Medium, kind: str = "") -> str:
+    gif = m.kind == "image/gif"
+    button = "<div><button type='button' hidden>Pause the animation</button></div>" if gif else ""
+    return f"<figure class='{kind}{' gif' if gif else ''}'>{_show(m)}{button}<figcaption>{esc(_caption(m))}</figcaption></figure>"
 
 
 def _caption(m: Medium) -> str:
@@ -602,11 +611,11 @@ def _caption(m: Medium) -> str:
     return known.rstrip(".") + ", over the iterations." if m.kind == "image/gif" else known
 
 
-def _show(m: Medium, hero: bool = False) -> str:
+def _show(m: Medium) -> str:
     source, label = f"data:{m.kind};base64,{m.data}", f"{_caption(m)} Run {m.about}."
     if m.kind.startswith("video"):
         return tag("video", "", src=source, controls=True, muted=True, loop=True, playsinline=True, preload="metadata", aria_label=label)
-    return f'<img src="{source}" alt="{esc(label)}"{"" if hero else " loading=lazy"}>'
+    return f'<img src="{source}" alt="{esc(label)}">'
 
 
 def run_list(report: Report) -> str:
