@@ -16,6 +16,8 @@ from aimrl.rewards.common import Activation
 from aimrl.rewards.dense import Dense
 from aimrl.types import UserError
 
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run twice: compiling is the cost
+
 VARIANTS = [
     *[(name, {}) for name in rewards.NAMES],
     ("aim", {"bound": "one-sided", "form": "to-goal", "normalise": "range", "standardise": True}),
@@ -36,12 +38,11 @@ def test_every_reward_learns_under_jit_and_vmap_over_seeds_with_finite_output(na
     reward = rewards.make(name, **options)
     batches, batch = random_batch(1, (2, 8)), random_batch(2, (3, 4))
 
-    @eqx.filter_jit
-    @eqx.filter_vmap
-    def seeds(key):
+    def one(key):
         state, metrics = reward.update(reward.init(key, SPEC), batches, key)
         return total_reward(reward, state, batch), metrics
 
+    seeds = jax.jit(lambda keys: eqx.filter_vmap(one)(keys), compiler_options=QUICK)
     keys = jax.random.split(jax.random.key(0), 2)
     values, metrics = seeds(keys)
     assert values.shape == (2, 3, 4)
