@@ -164,16 +164,12 @@ class Screen:
     def _make_bar(self) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
         console = Console(file=self.stream)  # rich heeds NO_COLOR and asks for the width at every drawing
-        bar = Progress(
-            TextColumn("{task.percentage:>3.0f} %"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
-            console=console,
-            expand=True,
-            transient=True,
-        )
+        share = TextColumn("{task.percentage:>3.0f} %", table_column=Column(width=5))
+        words = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        bar = Progress(share, BarColumn(bar_width=None, table_column=Column(ratio=1)), words, console=console, expand=True, transient=True)
         self.task = bar.add_task("starting", total=self.config.steps)
         bar.start()
         return bar
@@ -181,7 +177,7 @@ class Screen:
     def _redraw(self) -> None:
         if self.bar is not None:
             with suppress(OSError, ValueError):
-                text = ", ".join(w for w in (self.meter.text(), self.success) if w) or "filling the buffer"
+                text = ", ".join(w for w in (self.meter.text(), self.success.split(",")[0]) if w) or "filling the buffer"
                 self.bar.update(self.task, completed=self.meter.step, description=text)
 
 

@@ -60,7 +60,9 @@ def _action(single: Any, action: np.ndarray) -> Any:
 def _frame(single: Any) -> np.ndarray:
     """One picture of sane size; MuJoCo without a GL library fails in many ways, all of which mean the same."""
     try:
-        picture = single.render()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of GL libraries about displays: what matters is told below
+            picture = single.render()
     except Exception as e:
         raise UserError(
             f"no video: this machine can't draw ({_short(e)}); install a GL library such as libegl1, or set MUJOCO_GL=osmesa"

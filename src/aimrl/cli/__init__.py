@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from aimrl.types import UserError, nearest
@@ -14,6 +15,7 @@ DONE, FAILED, BAD_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {' '.join(str(message).split())}\n"
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -30,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         what = " ".join(str(e).split())[:300]
         return _fail(f"unexpected {type(e).__name__}: {what} (run with AIMRL_DEBUG=1 for the traceback)", FAILED)
+    finally:
+        warnings.formatwarning = shown
 
 
 def _fail(message: str, code: int) -> int:
