@@ -20,7 +20,7 @@ class Hindsight:
 
     strategy: str = "future"  # future, final, episode, random or none
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
-    redraws: int = 0  # draw a future goal again, up to this often, while the state already meets it
+    redraws: int = 0  # in every second transition, draw a future goal again, up to this often, while the state already meets it
     moved_fraction: float = 0.0  # share of a batch taken from episodes in which the achieved goal moved
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
 
@@ -81,8 +81,8 @@ def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, 
 def _draw_steps(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray, how: Hindsight, judge: Judge) -> Int[Array, " n"]:
     """How many steps ahead the future goal lies: uniform over the rest of the episode, redrawn while s already meets it.
 
-    Where every draw is met already the first stays: a goal that is met teaches the actor to keep still, and without such goals it drifts
-    away from an object it has not learned to move.
+    Only every second transition is redrawn, and where every draw is met already the first stays: goals that are met teach the critic what
+    staying is worth and the actor to keep still. Without them it never learns to hold, and drifts away from what it can't move yet.
     """
     rows = ring.table.shape[0]
     remaining = jnp.maximum((ring.end[row] - row) % rows, 1)
@@ -91,7 +91,7 @@ def _draw_steps(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray, how: Hinds
         return draws[0]
     candidates = ring.achieved[(row[None] + draws) % rows]
     _, trivial = judge(jnp.broadcast_to(ring.achieved[row], candidates.shape), candidates)
-    first = jnp.argmin(trivial, axis=0)  # the first that isn't trivial, or simply the first
+    first = jnp.where(jnp.arange(row.shape[0]) % 2 == 0, jnp.argmin(trivial, axis=0), 0)  # the first that isn't trivial, or the first
     return jnp.take_along_axis(draws, first[None], axis=0)[0]
 
 

@@ -16,6 +16,8 @@ from aimrl.rewards.base import Reward
 from aimrl.rewards.common import Activation, by_round, observe_goals
 from aimrl.types import GoalSpec, Metrics, Transition, UserError
 
+_EMBEDDING = 16  # dimensions in which the metric potential lays out the goals
+
 
 class AIMState(eqx.Module):
     potential: nn.Learner  # of (f,), or (f, u) where the bound is in expectation
@@ -37,6 +39,9 @@ class AIM(Reward):
     # two-sided: the paper's, on |f(s′) − f(s)| (undirected hops); one-sided: on f(s′) − f(s) of each transition (directed hops);
     # expected: on E[f(s′) − f(s) | s], the exact dual's (expected steps of the policy)
     bound: Literal["two-sided", "one-sided", "expected"] = eqx.field(default="two-sided", static=True)
+    # free: any function of (s, g), the paper's; metric: f = −‖φ(s) − φ(g)‖ (ours), highest at the goal by construction, so that no agent
+    # finds states which the potential rates above the goal
+    shape: Literal["free", "metric"] = eqx.field(default="free", static=True)
     form: Literal["biased", "to-goal", "shaped"] = eqx.field(default="biased", static=True)
     normalise: Literal["none", "range", "std"] = eqx.field(default="std", static=True)
     margin: float = eqx.field(default=0.1, static=True)  # widens the normalising statistics, as the authors' code does
@@ -45,9 +50,7 @@ class AIM(Reward):
     examples: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x, jnp.float32))  # [n, goal] states
     cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
-    moving_only: bool = eqx.field(
-        default=False, static=True
-    )  # average the penalty over moving transitions: rest says nothing of it
+    moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
     gamma: float = eqx.field(default=0.99, static=True)  # only the shaped form needs it
@@ -65,8 +68,10 @@ class AIM(Reward):
     def init(self, key: PRNGKeyArray, spec: GoalSpec) -> AIMState:
         if self.examples is not None and self.examples.shape[1] != spec.goal_dim:
             raise UserError(f"aim: the examples have {self.examples.shape[1]} features, the goals {spec.goal_dim}")
-        keys = (key, jax.random.fold_in(key, 1)) if self.bound == "expected" else (key,)
-        nets = tuple(nn.mlp(k, (2 * spec.goal_dim, *self.hidden, 1), self.activation) for k in keys)
+        sizes = (spec.goal_dim, *self.hidden, _EMBEDDING) if self.shape == "metric" else (2 * spec.goal_dim, *self.hidden, 1)
+        nets = (nn.mlp(key, sizes, self.activation),)
+        if self.bound == "expected":
+            nets += (nn.mlp(jax.random.fold_in(key, 1), (2 * spec.goal_dim, *self.hidden, 1), self.activation),)
         memory = targets.memory(spec.goal_dim, self.cells) if self.target == "visited" else None
         zero = jnp.zeros(())
         return AIMState(nn.learner(nets, self._optimiser()), nn.moments(spec.goal_dim), zero, zero, zero, memory)
@@ -99,7 +104,8 @@ class AIM(Reward):
         excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
         penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean() / self._moving_share(moments, batch), 0.0
         if self.bound == "expected":
-            penalty, fit = self._expected_penalty(self._net(nets[1], moments, batch.achieved, batch.goal), excess)
+            u = nets[1](jnp.concatenate(self._inputs(moments, batch.achieved, batch.goal), -1))[..., 0]
+            penalty, fit = self._expected_penalty(u, excess)
         loss = -f_target * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
         metrics = {
             "aim/loss": loss,
@@ -136,9 +142,13 @@ class AIM(Reward):
         return by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin)
 
     def _net(self, net: nn.MLP, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
-        if self.standardise:
-            achieved, goal = moments.normalise(achieved), moments.normalise(goal)
+        achieved, goal = self._inputs(moments, achieved, goal)
+        if self.shape == "metric":
+            return -jnp.sqrt(jnp.square(net(achieved) - net(goal)).sum(-1) + 1e-8)  # the root's slope is infinite at 0
         return net(jnp.concatenate([achieved, goal], -1))[..., 0]
+
+    def _inputs(self, moments: nn.Moments, achieved: Array, goal: Array) -> tuple[Array, Array]:
+        return (moments.normalise(achieved), moments.normalise(goal)) if self.standardise else (achieved, goal)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
