@@ -167,9 +167,8 @@ class Screen:
         from rich.table import Column
 
         console = Console(file=self.stream)  # rich heeds NO_COLOR and asks for the width at every drawing
-        share = TextColumn("{task.percentage:>3.0f} %", table_column=Column(width=5))
-        words = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
-        bar = Progress(share, BarColumn(bar_width=None, table_column=Column(ratio=1)), words, console=console, expand=True, transient=True)
+        words = TextColumn("{task.percentage:>3.0f} %, {task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        bar = Progress(words, BarColumn(bar_width=None, table_column=Column(ratio=1)), console=console, expand=True, transient=True)
         self.task = bar.add_task("starting", total=self.config.steps)
         bar.start()
         return bar
