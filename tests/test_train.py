@@ -235,3 +235,17 @@ def test_trainer_state_is_only_arrays(tmp_path):
     with vector.make(point_goal, 1, 0) as env:
         t = Trainer(config(), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((t.brain, t.ring)))
+
+
+def test_targets_are_bounded_by_what_the_reward_allows():
+    from aimrl.envs import vector
+    from aimrl.train import target_bounds
+
+    with vector.make(point_goal, 1, 0) as env:
+        bounds = lambda name, **o: target_bounds(make_reward(name, **o), env.task, env.spec, 0.9)  # noqa: E731
+        assert bounds("sparse") == pytest.approx({"q_low": -10.0, "q_high": 0.0})
+        metric = {"shape": "metric", "form": "to-goal", "worst": 2.0}
+        assert bounds("aim", **metric) == pytest.approx({"q_low": -20.0, "q_high": 0.0})
+        assert bounds("aim+r", **metric) == pytest.approx({"q_low": -30.0, "q_high": 0.0})
+        assert bounds("aim") == {"q_low": -np.inf, "q_high": np.inf}
+        assert bounds("dense") == {"q_low": -np.inf, "q_high": 0.0}

@@ -42,6 +42,7 @@ class Config:
     her_redraws: int = 0  # in every second transition, redraw a hindsight goal up to this often while the state already meets it
     moved_fraction: float = 0.0  # share of a batch from episodes in which the achieved goal moved
 
+    bound_targets: bool = False  # keep Q targets within what the reward allows, where its range is known
     end_on_success: bool = True  # episodes end when the goal is reached, as in the paper
     success_terminates: bool = True  # reaching the goal is terminal in the targets
     random_start: float = 1.0  # probability of a random action at first
@@ -90,23 +91,36 @@ def _paper(reward: str) -> dict[str, Any]:
 
 def _fast(reward: str) -> dict[str, Any]:
     """Ours: one setting for every task; what each part buys is in docs/speed.md."""
-    return {
+    values: dict[str, Any] = {
         "num_envs": 8,
         "round_steps": 400,
         "round_updates": 100,
         "batch_size": 512,
-        "learning_starts": 2_000,
+        "learning_starts": 1_200,
         "normalise_inputs": True,
         "potential_updates": 20,
         "potential_window": 10_000,
         "her_redraws": 3,
         "moved_fraction": 0.5,
+        "bound_targets": True,
         "end_on_success": False,
         "success_terminates": False,
         "eval_every": 20_000,
         "checkpoint_every": 20_000,
-        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 1.0 if reward == "sparse" else 0.1},
+        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 1.0},
     }
+    if reward in ("aim", "aim+r"):
+        values["reward_options"] = {
+            "shape": "metric",
+            "form": "to-goal",
+            "normalise": "none",
+            "standardise": True,
+            "lipschitz_weight": 100.0,
+            "moving_only": True,
+            "rest": True,
+            "worst": 2.0,
+        }
+    return values
 
 
 PRESETS = {"paper": _paper, "fast": _fast}
@@ -139,33 +153,67 @@ def preset_values(preset: str, reward: str) -> dict[str, Any]:
     if path.suffix != ".json":
         raise UserError(nearest(preset, PRESETS, "preset"))
     try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as e:
-        raise UserError(f"cannot read the preset file {preset}: {e}") from None
+        if path.exists() and not path.is_file():
+            raise UserError(f"the preset {preset} is not a plain file")
+        with open(path, "rb") as f:
+            text = f.read(MAX_PRESET + 1)
+        if len(text) > MAX_PRESET:
+            raise UserError(f"the preset file {preset} is too large")
+        data = json.loads(text.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise UserError(f"cannot read the preset file {preset}: {str(e)[:200]}") from None
     names = {f.name for f in dataclasses.fields(Config)} - {"env", "reward", "preset", "seed"}
     for key in data if isinstance(data, dict) else [preset]:
         if key not in names:
-            raise UserError(nearest(str(key), names, f"option in {preset}"))
+            raise UserError(nearest(str(key)[:100], names, f"option in {preset}"))
+    for key in ("agent_options", "reward_options"):
+        if not isinstance(data.get(key, {}), dict):
+            raise UserError(f"{preset}: {key} must be a table of options")
     return data
 
 
 _POSITIVE = ("steps", "num_envs", "round_steps", "round_updates", "batch_size", "buffer_size", "potential_batch", "potential_window")
 _POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
+# Beyond these a mistake or a stranger's file is more likely than a wish. What has no number here stays below 2³¹.
+_LARGEST = {"steps": 2**31 - 2**20, "num_envs": 10_000, "round_steps": 2**20, "round_updates": 2**20, "potential_updates": 2**20}
+_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "env_timeout": 1e6}
+MAX_PRESET = 1 << 20  # bytes
 _SHARES = ("her_ratio", "moved_fraction", "random_start", "random_final", "random_decay")
+
+
+def _check_options(options: Any, where: str) -> None:
+    """Option dictionaries are text to numbers, texts or short lists of them; what each option takes is its owner's to say."""
+    if not isinstance(options, dict) or not all(isinstance(k, str) for k in options):
+        raise UserError(f"{where} must be a table of options, not {options!r:.80}")
+    for key, value in options.items():
+        items = value if isinstance(value, list | tuple) else [value]
+        if len(items) > 64:
+            raise UserError(f"{where}: {key[:80]} has {len(items)} entries; at most 64 are taken")
+        for item in items:
+            if isinstance(item, int) and not -(2**31) < item < 2**31:
+                raise UserError(f"{where}: {key[:80]} can't be {item!r:.40}")
 
 
 def check(c: Config) -> Config:
     """The configuration itself, or one clear line about what is impossible in it."""
+    if not isinstance(c.env, str):
+        raise UserError(f"env must be text, not {c.env!r:.80}")
+    for name in ("agent_options", "reward_options"):
+        _check_options(getattr(c, name), name)
     for f in dataclasses.fields(Config):
         value, default = getattr(c, f.name), f.default
         if isinstance(default, bool) != isinstance(value, bool) and f.default is not dataclasses.MISSING:
             raise UserError(f"{f.name} must be {type(default).__name__}, not {value!r}")
         if isinstance(default, int | float) and not isinstance(default, bool) and not isinstance(value, int | float):
-            raise UserError(f"{f.name} must be a number, not {value!r}")
+            raise UserError(f"{f.name} must be a number, not {value!r:.80}")
+        if isinstance(value, int | float) and not -_LARGEST.get(f.name, 2**31) < value < _LARGEST.get(f.name, 2**31):  # also NaN
+            raise UserError(f"{f.name} can't be {value!r:.40}: it must be below {_LARGEST.get(f.name, 2**31):,}")
         if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
             raise UserError(f"{f.name} must be a whole number, not {value!r}")
         if isinstance(default, str) and not isinstance(value, str):
-            raise UserError(f"{f.name} must be text, not {value!r}")
+            raise UserError(f"{f.name} must be text, not {value!r:.80}")
+        if type(value) is float and type(default) is int:  # 1e5 is a fine way to write a hundred thousand
+            c = dataclasses.replace(c, **{f.name: int(value)})
     for name in _POSITIVE:
         if not getattr(c, name) > 0:
             raise UserError(f"{name} must be positive, not {getattr(c, name)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
 import sys
 import time
@@ -259,7 +260,7 @@ class Trainer:
         c = config
         self.config, self.folder, self.spec, self.env, self.listen = c, folder, spec, env, listen
         self.round = make_round(c, spec, task, reward)
-        check_memory(c, spec, self.round.reward)
+        check_memory(c, spec, self.round)
         self.brain, self.ring = fresh(c, spec, self.round)
         self.collector: Collector | None = None
         self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
@@ -379,6 +380,8 @@ class Trainer:
     # --- checkpoints ---------------------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
+        if not (self.folder / "config.json").is_file():  # not half made again
+            raise FileNotFoundError(errno.ENOENT, "the run folder has vanished")
         rows = replay.used_rows(self.ring)
         trees = {"brain": self.brain, "ring": replay.trimmed(self.ring, rows), "actions": {"actions": self._actions_array()}}
         meta = {"rows": rows, "wall_s": self.seconds(), "segment": self.step - len(self.actions) * self.config.num_envs}
@@ -396,8 +399,12 @@ class Trainer:
             return
         meta = runs.load_meta(self.folder)
         segment, replayed = (runs.natural(meta, key) for key in ("segment", "replayed"))
+        wall = meta.get("wall_s", 0.0)
+        if segment + replayed * self.config.num_envs != steps[-1] or type(wall) not in (int, float):
+            raise UserError(f"checkpoint {steps[-1]} of {self.folder} contradicts itself: its meta.json is damaged")
         load = lambda name, template: runs.load_tree(self.folder, steps[-1], name, template)  # noqa: E731
-        actions = load("actions", {"actions": np.zeros((replayed, self.config.num_envs, self.spec.action_dim), np.float32)})["actions"]
+        shape = (replayed, self.config.num_envs, self.spec.action_dim)
+        actions = load("actions", {"actions": jax.ShapeDtypeStruct(shape, np.float32)})["actions"]
         self.step = segment
         self.rebuild()
         for action in actions:  # the environments are deterministic: the same actions lead to the same state
@@ -407,7 +414,7 @@ class Trainer:
         self.brain = jax.tree.map(jnp.asarray, load("brain", self.brain))
         self.ring = replay.untrimmed(load("ring", replay.trimmed(self.ring, runs.natural(meta, "rows"))), self.ring)
         self.step = self.saved = steps[-1]
-        self.wall, self.clock = float(meta.get("wall_s", 0.0)), time.monotonic()
+        self.wall, self.clock = float(wall), time.monotonic()
         self.listen("resumed", {"step": self.step})
 
     def _actions_array(self) -> np.ndarray:
@@ -419,12 +426,24 @@ def _passed(before: int, now: int, every: int) -> bool:
     return before // every != now // every
 
 
+def target_bounds(reward: Reward, task: GoalTask, spec: GoalSpec, gamma: float) -> dict[str, float]:
+    """Bounds of a return whose rewards stay within what the learned and the task's reward allow; success may go on paying."""
+    low, high = (reward.scale * b if reward.scale else 0.0 for b in reward.bounds())
+    if reward.task_weight:
+        here, far = np.zeros((1, spec.goal_dim), np.float32), np.full((1, spec.goal_dim), 1e3, np.float32)
+        pays = [float(np.asarray(task.reward(a, here))[0]) for a in (here, far)] if task.sparse else [-math.inf, math.inf]
+        low, high = low + reward.task_weight * min(pays), high + reward.task_weight * max(pays)
+    return {"q_low": min(low, 0.0) / (1 - gamma), "q_high": max(high, 0.0) / (1 - gamma)}
+
+
 def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None = None) -> Round:
+    reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
     agent = agents.make(c.agent, **c.agent_options)
+    if c.bound_targets and not c.curiosity and c.agent != "soft_q":  # soft values also hold entropy
+        agent = agents.make(c.agent, **(target_bounds(reward, task, spec, agent.gamma) | c.agent_options))
     if (c.agent == "soft_q") != spec.discrete:
         kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
-    reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
     how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.success_terminates or task.terminates_on_success)
     sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
@@ -445,13 +464,23 @@ def _capacity(c: Config) -> int:
     return min(c.buffer_size, c.steps + c.round_steps)  # no more than can ever be filled
 
 
-def check_memory(c: Config, spec: GoalSpec, reward: Reward) -> None:
-    """Refuse a buffer that can't fit before anything is allocated."""
-    need, free = replay.bytes_needed(spec, _capacity(c), reward.needs_prefix), runs.free_memory()
-    if free is not None and need > 0.9 * free:
-        raise UserError(
-            f"a buffer of {_capacity(c):,} transitions needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: lower --buffer-size"
-        )
+def check_memory(c: Config, spec: GoalSpec, round_: Round) -> None:
+    """Refuse networks, batches or a buffer that can't fit before anything is allocated."""
+    try:
+        brain = jax.eval_shape(lambda: fresh(dataclasses.replace(c, buffer_size=1), spec, round_)[0])
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError, KeyError, AttributeError, IndexError) as e:
+        what = " ".join(str(e).split())[:200]
+        raise UserError(f"networks can't be made with the options of {c.agent} and {c.reward}: {type(e).__name__}: {what}") from None
+    row = 4 * (2 * spec.obs_dim + 8 * spec.goal_dim + spec.action_dim + 8)  # bytes of one transition as it is sampled
+    needs = {
+        f"a buffer of {_capacity(c):,} transitions": (replay.bytes_needed(spec, _capacity(c), round_.reward.needs_prefix), "buffer-size"),
+        "networks of that size": (sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(brain)), f"{c.agent}.hidden"),
+        "a round's batches": (row * (c.round_updates * c.batch_size + c.potential_updates * c.potential_batch), "batch-size"),
+    }
+    free = runs.free_memory()
+    for what, (need, option) in needs.items():
+        if free is not None and need > 0.9 * free:
+            raise UserError(f"{what} needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: lower --{option}")
 
 
 def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Reward | None = None) -> Run:
@@ -460,6 +489,7 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
     meta = runs.load_meta(folder, step)
     with vector.make(env if env is not None else config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
         round_ = make_round(config, probe.spec, probe.task, reward)
+        check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
         brain, _ = fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
     return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"], env)
 

@@ -51,6 +51,8 @@ class AIM(Reward):
     cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
+    rest: bool = eqx.field(default=False, static=True)  # no cost while the goal is met: the continuing counterpart of ending there
+    worst: float = eqx.field(default=float("inf"), static=True)  # the reward is kept above −worst: f is unreliable far from all data
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
     gamma: float = eqx.field(default=0.99, static=True)  # only the shaped form needs it
@@ -139,7 +141,11 @@ class AIM(Reward):
             r = f_tp1 - self.potential(state, batch.goal, batch.goal)
         else:
             r = self.gamma * f_tp1 - self.potential(state, batch.achieved, batch.goal)
-        return by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin)
+        r = jnp.maximum(by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin), -self.worst)
+        return jnp.where(batch.success, 0.0, r) if self.rest else r
+
+    def bounds(self) -> tuple[float, float]:
+        return -self.worst, 0.0 if self.shape == "metric" and self.form == "to-goal" else float("inf")
 
     def _net(self, net: nn.MLP, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
         achieved, goal = self._inputs(moments, achieved, goal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -31,6 +32,10 @@ class Reward(eqx.Module):
 
     @abc.abstractmethod
     def reward(self, state: Any, batch: Transition) -> Float[Array, "*batch"]: ...
+
+    def bounds(self) -> tuple[float, float]:
+        """What `reward` can't leave, where it is known: lets an agent bound its targets."""
+        return -math.inf, math.inf
 
 
 def total_reward(reward: Reward, state: Any, batch: Transition) -> Float[Array, "*batch"]:

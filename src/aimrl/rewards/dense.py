@@ -34,6 +34,9 @@ class Dense(Reward):
             r = r / jnp.where(state.largest == 0, 1.0, state.largest)
         return r
 
+    def bounds(self) -> tuple[float, float]:
+        return -float("inf"), 0.0
+
 
 def _distance(batch: Transition) -> Float[Array, "*batch"]:
     return jnp.linalg.norm(batch.next_achieved - batch.goal, axis=-1)

@@ -24,3 +24,6 @@ class Sparse(Reward):
 
     def reward(self, state: None, batch: Transition) -> Float[Array, "*batch"]:
         return jnp.zeros_like(batch.next_achieved[..., 0])
+
+    def bounds(self) -> tuple[float, float]:
+        return 0.0, 0.0
