@@ -361,13 +361,21 @@ def test_cells_trained_side_by_side_have_the_same_bits_as_one_alone(tmp_path, mo
 # --- Ray ----------------------------------------------------------------------------------------------------------------------------------
 
 CLUSTER = """
-import os, signal, subprocess, sys
+import os, signal, socket, subprocess, sys
 from ray.cluster_utils import Cluster
+def ports():
+    # Named ports: with ports of its own choice a node gives up when its agents take more than 15 s to tell them, on a busy machine.
+    found = [socket.create_server(("", 0)) for _ in range(4)]
+    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    chosen = {name: s.getsockname()[1] for name, s in zip(names, found)}
+    for s in found:
+        s.close()
+    return chosen
 if __name__ == "__main__":
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 10}
     head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": quick}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    second = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+    cluster = Cluster(initialize_head=True, head_node_args=head | ports())
+    second = cluster.add_node(num_cpus=1, object_store_memory=100 << 20, **ports())
     print(cluster.address, flush=True)
     for line in sys.stdin:
         if line.strip() == "kill":
@@ -389,7 +397,8 @@ def test_on_a_cluster_every_cell_ends_once_though_a_node_and_a_worker_are_killed
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # on a busy machine
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # a busy machine may be slow to start the nodes
+    monkeypatch.setenv("RAY_agent_register_timeout_ms", "300000")
     spec = load(tmp_path, env='["A-v0", "Suicidal-v0", "B-v0", "Broken-v0"]', seeds="[1]")
     good = sweep.Spec(spec.name, spec.out, tuple(c for c in spec.cells if "Broken" not in c.name))
     sweep.run(sweep.Spec(spec.name, spec.out, good.cells[2:]), progress=False)  # B has finished before
