@@ -265,6 +265,35 @@ def bench(o: Bench) -> None:
     answer(result, "\n".join(f"{k:<36} {v:.4g}" for k, v in result.items() if isinstance(v, int | float)), o.json)
 
 
+# --- paper ------------------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Paper:
+    name: str | None = field(default=None, metadata=place("NAME"))  # a figure or table, by its label; all are listed when left out
+    budget: str = "desk"  # smoke (a minute), desk (two cores, an hour or two), full (the paper's protocol)
+    out: Path = Path("runs/paper")  # folder of figures, tables and the runs behind them
+    jobs: int | None = None  # Fetch runs at once; one a core when left out
+    ray: str | None = None  # do the Fetch runs on Ray: local, or the address of a cluster
+    quiet: bool = False
+    json: bool = False
+
+
+def paper(o: Paper) -> int:
+    from dataclasses import asdict
+
+    from aimrl import paper
+
+    if o.name is None:
+        paper.check_budget(o.budget)
+        rows = paper.listing(o.out)
+        answer({"items": rows, "budgets": {name: b.words for name, b in paper.BUDGETS.items()}}, paper.listing_text(rows), o.json)
+        return 0
+    outcome = paper.reproduce(o.name, o.budget, o.out, o.jobs, o.ray, progress=not o.quiet)
+    answer(asdict(outcome), outcome.text(), o.json)
+    return 130 if outcome.stopped else 1 if outcome.failed else 0
+
+
 # --- report and watch -------------------------------------------------------------------------------------------------------------------
 
 
@@ -382,6 +411,15 @@ COMMANDS: dict[str, Command | TrainCommand] = {
         ),
         Tune,
         tune,
+    ),
+    "paper": Command(
+        Help(
+            "paper",
+            "List the paper's figures and tables, or reproduce one at a stated budget.",
+            ("aimrl paper --json", "aimrl paper gridworld --budget smoke", "aimrl paper tab:anova --budget full --ray local"),
+        ),
+        Paper,
+        paper,
     ),
     "report": Command(
         Help(
