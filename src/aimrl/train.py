@@ -26,6 +26,7 @@ from aimrl.envs.goals import GoalTask
 from aimrl.envs.guard import GoalObs
 from aimrl.envs.vector import VectorGoalEnv
 from aimrl.evaluate import evaluate
+from aimrl.replay.ring import AnyArray
 from aimrl.rewards.base import Reward, total_reward
 from aimrl.types import GoalSpec, Metrics, UserError
 
@@ -45,7 +46,8 @@ class Inputs(eqx.Module):
     goal: nn.Moments
     standardise: bool = eqx.field(static=True)
 
-    def __call__(self, obs: Float[Array, "*n o"], goal: Float[Array, "*n g"]) -> Float[Array, "*n x"]:
+    def __call__(self, obs: Float[AnyArray, "*n o"], goal: Float[AnyArray, "*n g"]) -> Float[Array, "*n x"]:
+        obs, goal = jnp.asarray(obs), jnp.asarray(goal)
         if self.standardise:
             obs, goal = self.obs.normalise(obs), self.goal.normalise(goal)
         return jnp.concatenate([obs, goal], -1)
@@ -109,10 +111,10 @@ class Round(eqx.Module):
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
         return ring, inputs
 
-    def explore(self, brain: Brain, obs: Array, goal: Array, key: PRNGKeyArray, random: Array) -> Array:
+    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, key: PRNGKeyArray, random: Array) -> Array:
         return self.agent.explore(brain.agent, brain.inputs(obs, goal), key, random)
 
-    def act(self, brain: Brain, obs: Array, goal: Array) -> Array:
+    def act(self, brain: Brain, obs: AnyArray, goal: AnyArray) -> Array:
         return self.agent.act(brain.agent, brain.inputs(obs, goal))
 
 
@@ -161,13 +163,13 @@ class Collector:
         success = np.asarray(env.task.success(result.obs.achieved_goal, result.obs.desired_goal))
         done = result.terminated | result.truncated | (success & self.end_on_success) | (t >= env.spec.horizon)
         for i in np.flatnonzero(done):
-            self._finish(i, result.obs.desired_goal[i], bool(result.terminated[i] and not success[i]))
+            self._finish(int(i), result.obs.desired_goal[i], bool(result.terminated[i] and not success[i]))
         self.obs = self._begin(env.reset(done), done) if done.any() else result.obs
 
     def close(self) -> None:
         """Put the running episodes aside as if cut by time, and close the environments."""
         for i in np.flatnonzero(self.t > 0):
-            self._finish(i, self.obs.desired_goal[i], False)
+            self._finish(int(i), self.obs.desired_goal[i], False)
         self.env.close()
 
     def take(self) -> Iterator[replay.Episodes]:
@@ -262,7 +264,7 @@ class Trainer:
         self.round = make_round(c, spec, task, reward)
         check_memory(c, spec, self.round)
         self.brain, self.ring = fresh(c, spec, self.round)
-        self.collector: Collector | None = None
+        self._collector: Collector | None = None
         self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
         self.step = self.saved = 0
         self.wall, self.clock = 0.0, time.monotonic()
@@ -326,21 +328,26 @@ class Trainer:
             self.ring, inputs = self.store(self.ring, self.brain.inputs, episodes)
             self.brain = dataclasses.replace(self.brain, inputs=inputs)
 
+    @property
+    def collector(self) -> Collector:
+        assert self._collector is not None, "begin() builds the environments"
+        return self._collector
+
     # --- environments that can be rebuilt ------------------------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
         """Cut the running episodes and build the environments anew from a seed of this step: what resuming can repeat."""
         c = self.config
-        if self.collector is not None:
-            self.collector.close()
+        if self._collector is not None:
+            self._collector.close()
             self.flush()
         source = self.env if self.env is not None else c.env
         vec = vector.make(source, c.num_envs, env_seed(c.seed, "train", self.step), c.backend, timeout_s=c.env_timeout)
-        self.collector, self.actions = Collector(vec, c.end_on_success), []
+        self._collector, self.actions = Collector(vec, c.end_on_success), []
 
     def close(self) -> None:
-        if self.collector is not None:
-            self.collector.env.close()
+        if self._collector is not None:
+            self._collector.env.close()
 
     # --- what is written -----------------------------------------------------------------------------------------------------------------
 

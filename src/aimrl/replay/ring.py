@@ -9,10 +9,12 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from aimrl.types import GoalSpec
 
+AnyArray = Array | np.ndarray  # episodes come from the host
 Judge = Callable[[Float[Array, "*b g"], Float[Array, "*b g"]], tuple[Float[Array, "*b"], Bool[Array, "*b"]]]  # → task reward, success
 
 
@@ -39,12 +41,12 @@ class Ring(eqx.Module):
 class Episodes(NamedTuple):
     """Finished episodes padded to one length: `length` steps each, so `length + 1` states (0: padding)."""
 
-    obs: Float[Array, "n t obs"]
-    achieved: Float[Array, "n t goal"]
-    desired: Float[Array, "n goal"]
-    action: Float[Array, "n t act"]
-    failed: Bool[Array, " n"]
-    length: Int[Array, " n"]
+    obs: Float[AnyArray, "n t obs"]
+    achieved: Float[AnyArray, "n t goal"]
+    desired: Float[AnyArray, "n goal"]
+    action: Float[AnyArray, "n t act"]
+    failed: Bool[AnyArray, " n"]
+    length: Int[AnyArray, " n"]
 
 
 def bytes_needed(spec: GoalSpec, capacity: int, prefix: bool = False) -> int:
@@ -86,16 +88,17 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
 
     An episode counts as moved if one of its states doesn't meet its first achieved goal: by the task's own measure, in no unit of ours.
     """
+    obs, achieved, desired, action, failed, steps = (jnp.asarray(x) for x in episodes)
     rows = ring.table.shape[0]
-    n, t_plus_1 = episodes.achieved.shape[:2]
-    length = episodes.length[:, None]
+    n, t_plus_1 = achieved.shape[:2]
+    length = steps[:, None]
     t = jnp.arange(t_plus_1)[None]
     used = (t <= length) & (length > 0)
-    size = jnp.where(episodes.length > 0, episodes.length + 1, 0)
+    size = jnp.where(steps > 0, steps + 1, 0)
     begin = ring.head + jnp.cumsum(size) - size
     row = jnp.where(used, (begin[:, None] + t) % rows, rows)  # `rows` is out of range: dropped
     starts = used & (t < length)
-    _, as_at_first = judge(episodes.achieved, jnp.broadcast_to(episodes.achieved[:, :1], episodes.achieved.shape))
+    _, as_at_first = judge(achieved, jnp.broadcast_to(achieved[:, :1], achieved.shape))
     moved = (used & ~as_at_first).any(-1)
 
     dead = jnp.where(used, ring.kind.at[row].get(mode="fill", fill_value=0), 0)
@@ -110,14 +113,14 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
 
     prefix_mean, prefix_var = ring.prefix_mean, ring.prefix_var
     if prefix_mean is not None and prefix_var is not None:
-        mean, var = _prefix_moments(episodes.achieved)
+        mean, var = _prefix_moments(achieved)
         prefix_mean, prefix_var = put(prefix_mean, mean), put(prefix_var, var)
     return Ring(
-        obs=put(ring.obs, episodes.obs),
-        achieved=put(ring.achieved, episodes.achieved),
-        desired=put(ring.desired, episodes.desired[:, None]),
-        action=put(ring.action, jnp.where(starts[..., None], episodes.action, 0.0)),
-        failed=put(ring.failed, episodes.failed[:, None] & (t == length)),
+        obs=put(ring.obs, obs),
+        achieved=put(ring.achieved, achieved),
+        desired=put(ring.desired, desired[:, None]),
+        action=put(ring.action, jnp.where(starts[..., None], action, 0.0)),
+        failed=put(ring.failed, failed[:, None] & (t == length)),
         begin=put(ring.begin, begin[:, None] % rows),
         end=put(ring.end, (begin[:, None] + length) % rows),
         kind=put(ring.kind, jnp.where(starts, jnp.where(moved[:, None], 2, 1), 0)),
@@ -168,5 +171,5 @@ def untrimmed(part: Ring, whole: Ring) -> Ring:
 
 def _map_rows(ring: Ring, f: Callable[[Array], Array]) -> Ring:
     scalars = ("head", "span", "moved_span")
-    values = {field.name: getattr(ring, field.name) for field in dataclasses.fields(ring)}
-    return Ring(**{k: v if k in scalars or v is None else f(v) for k, v in values.items()})
+    rows = {field.name: getattr(ring, field.name) for field in dataclasses.fields(ring) if field.name not in scalars}
+    return dataclasses.replace(ring, **{k: f(v) for k, v in rows.items() if v is not None})
