@@ -24,14 +24,12 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["deflist", "colon_fence"]
 myst_heading_anchors = 3
 autodoc_typehints = "signature"
+autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 
 html_theme = "furo"
 html_title = f"aimrl {release}"
-
-# jaxtyping's strings are shapes, not names to be looked up. A reader's page about a file that isn't part of the site is linked as such.
-suppress_warnings = ["myst.xref_missing", "sphinx_autodoc_typehints.forward_reference"]
 
 MAX_ROWS = 60  # of a table of results on the page; the file has them all
 
@@ -78,7 +76,8 @@ def table(path: Path) -> str:
 
 
 def fill(app: Any, docname: str, source: list[str]) -> None:
-    """`<!-- help: train -->` becomes the command's help, `<!-- results: grid -->` what was measured."""
+    """`<!-- help: train -->` is the command's help, `<!-- results: grid -->` what was measured, `<!-- page: x -->` x if there is one."""
+    source[0] = re.sub(r"<!-- page: (\w+) -->\n", lambda m: f"{m[1]}\n" if (ROOT / "docs" / f"{m[1]}.md").is_file() else "", source[0])
     source[0] = re.sub(r"<!-- help: (\w+) -->", lambda m: f"```text\n{command_help(m[1])}\n```", source[0])
     source[0] = re.sub(r"<!-- results: (\w+) -->", lambda m: results(m[1]), source[0])
 

@@ -9,7 +9,8 @@ import numpy as np
 
 
 class Square(gym.Env):
-    def __init__(self):
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
         box = lambda size: gym.spaces.Box(-2.0, 2.0, (size,), np.float32)  # noqa: E731
         self.observation_space = gym.spaces.Dict({"observation": box(4), "achieved_goal": box(2), "desired_goal": box(2)})
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
