@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN_DIR ?= runs/reach
-RUN_STEPS ?= 10000
+RUN_STEPS ?= 8000
 SOAK_KILLS ?= 50
 
 .PHONY: run test install lint bench docs soak clean
