@@ -165,7 +165,7 @@ class GridCell:
     iterations: int
 
     def settings(self, budget: Budget) -> dict[str, Any]:
-        iterations = max(1, round(self.iterations * budget.grid_share))
+        iterations = max(2, round(self.iterations * budget.grid_share))  # the run's animation has a frame an evaluation
         return {
             "world": self.world, "reward": self.reward, "preset": "paper", "seeds": budget.grid_seeds, "seed": 0, "iterations": iterations
         }  # fmt: skip
