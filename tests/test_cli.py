@@ -378,3 +378,14 @@ def test_the_second_signal_is_left_to_the_system():
         assert stopper()
         assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_environment_in_the_current_folder_is_found_without_python_path(tmp_path):
+    """`aimrl` is installed beside Python, so the folder a user works in was not searched, unlike with `python -m aimrl`."""
+    (tmp_path / "here_env.py").write_text((HERE / "point_env.py").read_text())
+    script = Path(sys.executable).with_name("aimrl")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [script, "doctor", "here_env:Point-v0", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

@@ -16,8 +16,11 @@ DONE, FAILED, BAD_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {' '.join(str(message).split())}\n"
+    words = list(sys.argv[1:] if argv is None else argv)
+    if any(":" in w for w in words) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # your_module:YourEnv-v0 may lie in this folder; last, so that it shadows nothing
     try:
-        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        code = _dispatch(words)
         sys.stdout.flush()
         return code
     except UserError as e:

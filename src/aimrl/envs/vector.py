@@ -205,7 +205,8 @@ def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | Non
         if env.startswith("aimrl/"):
             importlib.import_module("aimrl.envs.grid_gym")  # registers the grid worlds; late, because it loads JAX
         try:
-            single = gymnasium.make(env, render_mode=render_mode, disable_env_checker=True)
+            asked = {} if render_mode is None else {"render_mode": render_mode}  # not every environment's __init__ takes it
+            single = gymnasium.make(env, disable_env_checker=True, **asked)
         except (gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound):
             importlib.import_module("aimrl.envs.grid_gym")  # so that its ids are among the suggestions
             raise UserError(nearest(env, gymnasium.registry, "environment")) from None

@@ -98,7 +98,10 @@ class AIM(Reward):
         return state, {k: v[-1] for k, v in metrics.items()} | {"aim/f_max": state.f_max, "aim/f_std": state.f_std}
 
     def loss(self, nets: tuple[nn.MLP, ...], moments: nn.Moments, memory: targets.Memory | None, batch: Transition, key: PRNGKeyArray):
-        """L_f = E[−f(g, g) + f(s, g)] + λ E[max(|f(s, g) − f(s′, g)| − 1, 0)²]  (eqn:f_loss)."""
+        """L_f = E[−f(g, g) + f(s, g)] + λ E[max(|f(s, g) − f(s′, g)| − 1, 0)²]  (eqn:f_loss).
+
+        The state in the first mean is s′, the one the reward will be paid for; over a buffer it is the same distribution but for the ends.
+        """
         target = targets.sample(self.target, batch.goal, self.target_std, self.examples, memory, key)
         f_target = self._net(nets[0], moments, target, batch.goal).mean()
         f_t = self._net(nets[0], moments, batch.achieved, batch.goal)
