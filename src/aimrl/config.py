@@ -203,13 +203,14 @@ def check(c: Config) -> Config:
     for f in dataclasses.fields(Config):
         value, default = getattr(c, f.name), f.default
         if isinstance(default, bool) != isinstance(value, bool) and f.default is not dataclasses.MISSING:
-            raise UserError(f"{f.name} must be {type(default).__name__}, not {value!r}")
+            raise UserError(f"{f.name} must be {type(default).__name__}, not {value!r:.80}")
         if isinstance(default, int | float) and not isinstance(default, bool) and not isinstance(value, int | float):
             raise UserError(f"{f.name} must be a number, not {value!r:.80}")
-        if isinstance(value, int | float) and not -_LARGEST.get(f.name, 2**31) < value < _LARGEST.get(f.name, 2**31):  # also NaN
-            raise UserError(f"{f.name} can't be {value!r:.40}: it must be below {_LARGEST.get(f.name, 2**31):,}")
+        most = _LARGEST.get(f.name) or 2**31
+        if isinstance(value, int | float) and not -most < value < most:  # also NaN
+            raise UserError(f"{f.name} can't be {value!r:.40}: it must be below {most:,}")
         if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
-            raise UserError(f"{f.name} must be a whole number, not {value!r}")
+            raise UserError(f"{f.name} must be a whole number, not {value!r:.80}")
         if isinstance(default, str) and not isinstance(value, str):
             raise UserError(f"{f.name} must be text, not {value!r:.80}")
         if type(value) is float and type(default) is int:  # 1e5 is a fine way to write a hundred thousand

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import json
 import math
@@ -23,7 +24,9 @@ from aimrl.types import UserError
 
 FORMAT = 1  # of run folders and checkpoints; another number is refused
 MAX_JSON = 16 << 20  # bytes; no file of ours comes near
+MAX_LOG = 32 << 20  # some 50 million steps; parsed, hostile lines take 25 times their size
 MAX_HEADER = 4 << 20
+MAX_STEP = 2**31 - 1  # random keys are folded with twice the step, in 32 bits
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------------------------
@@ -44,18 +47,28 @@ def plain(value: Any) -> Any:
     return value
 
 
+def read_bounded(path: Path, limit: int) -> bytes:
+    """A plain file's bytes, or a clear line: never a pipe or a device, which might not end, and never more than `limit`."""
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a plain file")
+        with open(path, "rb") as f:
+            data = f.read(limit + 1)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (OSError, ValueError) as e:
+        raise UserError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from None
+    if len(data) > limit:
+        raise UserError(f"{path} is too large to be a file of aimrl's")
+    return data
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file of sane size, or a clear line."""
     try:
-        if path.stat().st_size > MAX_JSON:
-            raise UserError(f"{path} is too large to be a file of aimrl's")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as e:
-        raise UserError(f"cannot read {path}: {e}") from None
-    except (json.JSONDecodeError, RecursionError) as e:
-        raise UserError(f"{path} is not valid JSON: {e}") from None
+        data = json.loads(read_bounded(path, MAX_JSON).decode("utf-8"))
+    except (ValueError, RecursionError) as e:  # also bad UTF-8 and numbers of thousands of digits
+        raise UserError(f"{path} is not valid JSON: {str(e)[:200]}") from None
     if not isinstance(data, dict):
         raise UserError(f"{path} does not hold a JSON object")
     return data
@@ -73,10 +86,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
-    """Append one JSON line in one write."""
+    """Append one JSON line in one write, on the disk before any later checkpoint is."""
     line = json.dumps(plain(value), allow_nan=False) + "\n"
     with open(path, "a", encoding="utf-8") as f:
         f.write(line)
+        f.flush()
+        os.fsync(f.fileno())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -84,16 +99,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    with open(path, encoding="utf-8", errors="replace") as f:
-        for line in f:
-            if len(line) > MAX_JSON or not line.endswith("\n"):
-                break
-            try:
-                row = json.loads(line)
-            except (json.JSONDecodeError, RecursionError):
-                break
-            if isinstance(row, dict):
-                rows.append(row)
+    for line in read_bounded(path, MAX_LOG).split(b"\n")[:-1]:
+        try:
+            row = json.loads(line.decode("utf-8", errors="replace"))
+        except (ValueError, RecursionError):
+            break
+        if isinstance(row, dict):
+            rows.append(row)
     return rows
 
 
@@ -103,6 +115,7 @@ def cut_log(path: Path, step: int) -> None:
         rows = [r for r in read_lines(path) if isinstance(r.get("step"), int) and r["step"] <= step]
         temporary = path.with_name(path.name + ".part")
         temporary.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+        _sync(temporary)
         os.replace(temporary, path)
 
 
@@ -140,11 +153,12 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
     if resume:
         if not path.is_file():
             raise UserError(f"nothing to resume in {folder}: it holds no config.json")
+        refuse_links(folder)
         old = read_json(path)
         _check_format(folder, old)
         for key, value in values.items():
             if key not in ("steps", "tensorboard", "wandb") and old.get(key) != value:
-                raise UserError(f"{folder} is another run: its {key} is {old.get(key)!r}, not {value!r}")
+                raise UserError(f"{folder} is another run: its {key} is {old.get(key)!r:.80}, not {value!r:.80}")
         return
     if path.is_file():
         raise UserError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out")
@@ -167,25 +181,46 @@ def load_config(folder: Path) -> Config:
     """The configuration a run was made with."""
     if not folder.is_dir():
         raise UserError(f"there is no run folder {folder}")
+    refuse_links(folder)
     data = read_json(folder / "config.json")
     _check_format(folder, data)
     names = {f.name for f in dataclasses.fields(Config)}
     try:
-        return check(Config(**{k: v for k, v in data.items() if k in names}))
+        config = check(Config(**{k: v for k, v in data.items() if k in names}))
     except TypeError as e:
         raise UserError(f"{folder}/config.json is not a run's configuration: {e}") from None
+    _refuse_own_code(folder, config.env)
+    return config
+
+
+def refuse_links(folder: Path) -> None:
+    """A stranger's folder must not lead reading or writing elsewhere."""
+    for name in ("config.json", "metrics.jsonl", "evals.jsonl", "checkpoints", "tb"):
+        if (folder / name).is_symlink():
+            raise UserError(f"{folder / name} is a symbolic link; run folders hold plain files")
+
+
+def _refuse_own_code(folder: Path, env: str) -> None:
+    """`module:Id` imports the module, as Gymnasium does; never one that came with the run."""
+    module = env.partition(":")[0].partition(".")[0] if ":" in env else ""
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    places = [spec.origin, *(spec.submodule_search_locations or [])] if spec is not None else []
+    if any(folder.resolve() in Path(place).resolve().parents for place in places if place):
+        raise UserError(f"{folder} names an environment, {env!r:.80}, whose code lies in the run folder: it is not run")
 
 
 def _check_format(folder: Path, data: dict[str, Any]) -> None:
     if data.get("format") != FORMAT:
-        raise UserError(f"{folder} was written by another version of aimrl (format {data.get('format')!r}, this one reads {FORMAT})")
+        raise UserError(f"{folder} was written by another version of aimrl (format {data.get('format')!r:.80}, this one reads {FORMAT})")
 
 
 def natural(meta: dict[str, Any], key: str) -> int:
     """A whole number of sane size from metadata."""
     value = meta.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**40:
-        raise UserError(f"a checkpoint's '{key}' is {value!r}, not a count")
+        raise UserError(f"a checkpoint's '{key}' is {value!r:.80}, not a count")
     return value
 
 
@@ -207,17 +242,19 @@ def checkpoint_steps(folder: Path) -> list[int]:
     if not root.is_dir():
         return []
     names = [p.name for p in root.iterdir() if p.name.isascii() and p.name.isdigit() and (p / "meta.json").is_file()]
-    return sorted(int(n) for n in names)
+    return sorted(int(n) for n in names if str(int(n)) == n and int(n) <= MAX_STEP)
 
 
 def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[str, Any], keep: int = 2) -> Path:
     """Write `checkpoints/STEP/` whole or not at all; each tree is one safetensors file. Older ones beyond `keep` are removed."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     root = folder / "checkpoints"
     root.mkdir(parents=True, exist_ok=True)
     final, temporary = root / str(step), root / f".part-{step}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in root.glob(".part-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir()
     try:
         for name, tree in trees.items():
@@ -225,16 +262,28 @@ def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[s
         write_json(temporary / "meta.json", meta | {"format": FORMAT, "step": step, "trees": sorted(trees)})
         for path in temporary.iterdir():
             _sync(path)
+        _sync(temporary)
         if final.exists():  # written by a run that went on from an older checkpoint
-            shutil.rmtree(final)
+            _remove(final)
         os.rename(temporary, final)
         _sync(root)
+    except SafetensorError as e:  # how safetensors tells that the disk is full
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(str(e)) from None
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     for old in checkpoint_steps(folder)[:-keep]:
-        shutil.rmtree(root / str(old), ignore_errors=True)
+        _remove(root / str(old))
     return final
+
+
+def _remove(checkpoint: Path) -> None:
+    """Rename before removing: a kill in between must not leave half a checkpoint that looks whole."""
+    away = checkpoint.with_name(f".part-old-{checkpoint.name}")
+    with contextlib.suppress(OSError):
+        os.rename(checkpoint, away)
+        shutil.rmtree(away, ignore_errors=True)
 
 
 def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
@@ -247,8 +296,8 @@ def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
     step = steps[-1] if step is None else step
     meta = read_json(folder / "checkpoints" / str(step) / "meta.json")
     _check_format(folder, meta)
-    if meta.get("step") != step:
-        raise UserError(f"checkpoint {step} of {folder} says it is of step {meta.get('step')!r}")
+    if meta.get("step") != step or isinstance(meta["step"], bool | float):
+        raise UserError(f"checkpoint {step} of {folder} says it is of step {meta.get('step')!r:.80}")
     return meta
 
 
@@ -265,15 +314,15 @@ def load_tree(folder: Path, step: int, name: str, template: Any) -> Any:
     if header.keys() != wanted.keys():
         odd = sorted(header.keys() ^ wanted.keys())[0]
         raise UserError(
-            f"{path.name} of step {step} doesn't fit this configuration: '{odd}' is {'missing' if odd in wanted else 'unexpected'}"
+            f"{path.name} of step {step} doesn't fit this configuration: '{odd[:100]}' is {'missing' if odd in wanted else 'unexpected'}"
         )
     for key, (shape, dtype) in wanted.items():
         if header[key] != (shape, dtype):
             raise UserError(f"{path.name} of step {step}: '{key}' is {header[key][1]}{list(header[key][0])}, expected {dtype}{list(shape)}")
     try:
         arrays = load_file(str(path))
-    except (SafetensorError, OSError, ValueError) as e:
-        raise UserError(f"cannot read {path}: {e}") from None
+    except (SafetensorError, OSError, ValueError, KeyError) as e:
+        raise UserError(f"cannot read {path}: {str(e)[:200]}") from None
     leaves, structure = jax.tree.flatten(template)
     return jax.tree.unflatten(structure, [arrays[k] for k, _ in _named_leaves(template, as_numpy=False)][: len(leaves)])
 
@@ -286,8 +335,8 @@ def read_header(path: Path) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Shapes and types in a safetensors file, read with bounded memory and checked against the file's size."""
     import numpy as np
 
-    if path.is_symlink():
-        raise UserError(f"{path} is a symbolic link; checkpoints hold plain files")
+    if path.is_symlink() or path.parent.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path} is a link or no plain file; checkpoints hold plain files")
     try:
         size = path.stat().st_size
         with open(path, "rb") as f:
@@ -295,23 +344,29 @@ def read_header(path: Path) -> dict[str, tuple[tuple[int, ...], Any]]:
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
             if not 2 <= length <= min(MAX_HEADER, size - 8):
                 raise UserError(f"{path} is truncated or not a safetensors file")
-            header = json.loads(f.read(length))
+            header = json.loads(f.read(length), object_pairs_hook=_no_doubles)
         out = {}
         for key, entry in header.items():
             if key == "__metadata__":
                 continue
             shape, dtype = tuple(entry["shape"]), np.dtype(_DTYPES[entry["dtype"]])
-            if not all(isinstance(n, int) and n >= 0 for n in shape):
-                raise ValueError(key)
             begin, end = entry["data_offsets"]
+            if len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**48 for n in (*shape, begin, end)):
+                raise ValueError(key)  # before they are multiplied: thousands of digits would take minutes
             if end - begin != math.prod(shape) * dtype.itemsize or not 0 <= begin <= end <= size - 8 - length:
-                raise UserError(f"{path} is truncated: '{key}' does not fit in it")
+                raise UserError(f"{path} is truncated: '{key[:100]}' does not fit in it")
             out[key] = (shape, dtype)
         return out
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as e:
         raise UserError(f"{path} has a damaged header: {type(e).__name__}") from None
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a name is there twice")
+    return dict(pairs)
 
 
 def _named_leaves(tree: Any, as_numpy: bool = True) -> Iterator[tuple[str, Any]]:

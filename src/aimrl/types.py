@@ -19,6 +19,7 @@ class UserError(Exception):
 
 def nearest(name: str, valid: Iterable[str], what: str = "name") -> str:
     """One line that rejects `name` and suggests the nearest valid ones."""
+    name = " ".join(name[:100].split())  # it may come from a damaged file
     names = sorted(set(valid))
     lower = {n.lower(): n for n in names}
     close = [lower[c] for c in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]

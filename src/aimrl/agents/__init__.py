@@ -25,4 +25,20 @@ def make(name: str, **options: Any) -> Agent:
     for key in options:
         if key not in fields:
             raise UserError(nearest(key, fields, f"option of {name}"))
-    return agent(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+    defaults = {f.name: f.default for f in dataclasses.fields(agent)}
+    return agent(**{k: _value(v, defaults[k], f"option '{k}' of {name}") for k, v in options.items()})
+
+
+def _value(value: Any, default: Any, where: str) -> Any:
+    """The value as its field's default has it: lists (from JSON, TOML) become tuples, "inf" a number."""
+    if isinstance(value, list):
+        value = tuple(value)
+    if type(default) is float and (type(value) is int or value in ("inf", "-inf")):  # infinities are texts in JSON
+        value = float(value)
+    if isinstance(default, tuple):
+        wrong = not (isinstance(value, tuple) and value and all(type(n) is int and n > 0 for n in value))
+    else:
+        wrong = type(default) in (bool, int, float, str) and (type(value) is not type(default) or value != value)
+    if wrong:
+        raise UserError(f"{where} takes a {type(default).__name__}, not {value!r:.80}")
+    return value

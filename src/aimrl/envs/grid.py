@@ -31,6 +31,7 @@ MOVES = np.array([(0, 1), (0, -1), (-1, 0), (1, 0)])
 ACTION_NAMES = ("up", "down", "left", "right")
 CELLS = ".v#SsGg"
 DEFAULT_LIMIT, DEFAULT_WIND = 100, 0.4
+MAX_FILE, MAX_LIMIT = 1 << 20, 1_000_000  # bytes of a drawing (some 250,000 cells) and steps of an episode
 
 ROOM = """
 +-+-+-+-+-+-+-+-+-+-+
@@ -126,6 +127,8 @@ def load(source: str | Path) -> World:
             raise UserError(f"no world file '{name}'")
         raise UserError(nearest(name, WORLDS, "world") + " (or give a text file)")
     try:
+        if path.stat().st_size > MAX_FILE:
+            raise UserError(f"{name}: larger than {MAX_FILE >> 20} MiB, no drawing of a world")
         return parse(path.read_text(encoding="utf-8"), path.name)
     except (UnicodeDecodeError, OSError) as error:
         raise UserError(f"{name}: not a readable text file ({type(error).__name__})") from None
@@ -187,8 +190,8 @@ def _options(lines: list[str], fail) -> dict[str, float]:
             number = float(value)
         except ValueError:
             number = float("nan")
-        if key.strip() == "limit" and not (number >= 1 and number.is_integer()):
-            fail(row, len(key) + 1, "limit must be a whole number of steps, at least 1")
+        if key.strip() == "limit" and not (1 <= number <= MAX_LIMIT and number.is_integer()):
+            fail(row, len(key) + 1, f"limit must be a whole number of steps, 1 to {MAX_LIMIT:,}")
         if key.strip() == "wind" and not 0 <= number <= 1:
             fail(row, len(key) + 1, "wind must be a probability between 0 and 1")
         options[key.strip()] = number

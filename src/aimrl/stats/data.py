@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aimrl.runs import MAX_JSON, MAX_LOG, read_bounded
 from aimrl.types import UserError, nearest
 
 COLUMNS = ("env", "algorithm", "seed", "episode", "success")
 SUCCESS = ("ever", "final")  # the paper counts an episode that reaches the goal at any time
+MAX_CSV = 64 << 20  # bytes: a million episodes
+MAX_CELLS = 100_000  # algorithms × seeds of one environment
+MAX_ALGORITHMS = 100  # each pair of them is tested
 OUTCOMES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 
 
@@ -47,6 +51,8 @@ def counts(cells: dict[tuple[str, str], tuple[int, int]], step: int | None = Non
     """Counts from {(algorithm, seed): (successes, episodes)}."""
     algorithms = algorithm_order(a for a, _ in cells)
     seeds = tuple(sorted({s for _, s in cells}, key=lambda s: (len(s), s)))
+    if len(algorithms) > MAX_ALGORITHMS or len(algorithms) * len(seeds) > MAX_CELLS:
+        raise UserError(f"{len(algorithms)} algorithms and {len(seeds)} seeds are too many: are the columns in the right place?")
     grid = np.zeros((2, len(seeds), len(algorithms)), np.int64)
     for (algorithm, seed), pair in cells.items():
         grid[:, seeds.index(seed), algorithms.index(algorithm)] = pair
@@ -59,6 +65,10 @@ def from_csv(path: str | Path) -> Table:
     seen: set[tuple[str, ...]] = set()
     cells: dict[str, dict[tuple[str, str], tuple[int, int]]] = {}
     try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: {'Is a directory' if path.is_dir() else 'not a plain file'}")
+        if path.stat().st_size > MAX_CSV:
+            raise UserError(f"{path}: larger than {MAX_CSV >> 20} MiB")
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = [name.strip() for name in next(reader, [])]
@@ -117,9 +127,9 @@ def read_evals(folder: Path, key: str) -> tuple[dict[int, tuple[int, int]], list
     found: dict[int, tuple[int, int]] = {}
     problems = []
     try:
-        lines = (folder / "evals.jsonl").read_bytes().split(b"\n")
-    except OSError:
-        return {}, [f"{folder}: no evals.jsonl"]
+        lines = read_bounded(folder / "evals.jsonl", MAX_LOG).split(b"\n")
+    except UserError as e:
+        return {}, [str(e) if (folder / "evals.jsonl").exists() else f"{folder}: no evals.jsonl"]
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -139,12 +149,12 @@ def read_evals(folder: Path, key: str) -> tuple[dict[int, tuple[int, int]], list
 
 def _read_run(folder: Path, key: str) -> tuple[_Run | None, list[str]]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(read_bounded(folder / "config.json", MAX_JSON).decode("utf-8"))
         env, reward, seed = config["env"], config["reward"], config["seed"]
         if not isinstance(env, str) or not isinstance(reward, str) or isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError
-    except OSError:
-        return None, [f"{folder}: no config.json"]
+    except UserError as e:
+        return None, [str(e) if (folder / "config.json").exists() else f"{folder}: no config.json"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None, [f"{folder}: config.json is half-written or has no env, reward and seed"]
     evals, problems = read_evals(folder, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ Sparse = Any  # a scipy.sparse.csr_array; SciPy carries no types
 ROW_TOLERANCE = (
     1e-6  # rows may miss 1 by float32 rounding; they are then rescaled, so that float64 results are exact for the rescaled chain
 )
-MAX_ENTRIES = 2**27  # of one array in a file: 1 GiB of float64, where a mistaken or hostile header would ask for terabytes
+MAX_ENTRIES = 2**25  # of one array in a file, 256 MiB of float64 (checking takes three times that): a hostile header asks for terabytes
 NPZ_KEYS = ("P", "start", "goal", "gamma", "policy")
 
 
@@ -142,6 +143,8 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
                 key = name.removesuffix(".npy")
+                if key in arrays:
+                    raise UserError(f"{key} is there twice")
                 if key in NPZ_KEYS:  # anything else in the file is none of our business, and isn't read
                     with archive.open(name) as file:
                         arrays[key] = _read_npy(file, key)
@@ -156,13 +159,20 @@ def _read_npy(file: Any, name: str) -> np.ndarray:
     """One array, after its header was found to be of numbers and of a sane size (so that nothing is allocated for a lie)."""
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers of Python 2
+            shape, _, dtype = read_header(file)
+    except Exception as error:  # NumPy lets its tokenizer's, its parser's and its dtypes' own errors through
+        raise ValueError(f"damaged header: {type(error).__name__}") from None
     if dtype.kind not in "fiub":
         raise UserError(f"{name} holds {dtype}, not real numbers")
     if np.prod([float(n) for n in shape]) > MAX_ENTRIES:
         raise UserError(f"{name} has shape {shape}: more than {MAX_ENTRIES:,} numbers")
     file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _first_line(error: BaseException) -> str:
