@@ -370,6 +370,12 @@ def test_the_odds_are_compared_at_2000_steps_in_reach_and_at_the_end_elsewhere(t
     assert by_claim(outcome.verdicts, "all four") is all(paper.higher(data, a)[i] for a in ("aim", "aim+r") for i in range(4))
 
 
+def test_equal_failures_are_no_similarity(tmp_path, no_training):
+    runs_of(tmp_path, "anova", dict.fromkeys(BEST, 0.01))
+    outcome = paper.reproduce("anova", "desk", tmp_path, progress=False)
+    assert [v["holds"] for v in outcome.verdicts] == [None, None]
+
+
 def test_failed_runs_are_named_and_the_rest_is_still_shown(tmp_path, monkeypatch, capsys):
     runs_of(tmp_path, "app_fetch", BEST, {("Push", "aim"): 0.9})
     monkeypatch.setattr(sweep, "run", lambda *a, **k: sweep.Summary(failed={"FetchPush-v4/aim-td3-fast/seed-0": "out of memory"}))
@@ -407,7 +413,7 @@ def test_a_curve_figure_from_real_runs(tmp_path, monkeypatch, capsys):
     assert any("finished" in line for line in err)  # progress on standard error
     assert out[0].startswith("not decided at this budget")
     data = runs.read_json(tmp_path / "app_fetch" / "data.json")
-    assert data["from"] == "2 runs, preset fast, 1 seeds, 80 steps"
+    assert data["from"] == "2 runs, preset fast, 1 seed, 80 steps"
     assert set(data["data"]) == {"Reach aim", "Reach aim+r"}
     assert "Push: not run at this budget" in (tmp_path / "app_fetch" / "caption.md").read_text()
     assert math.isfinite(data["data"]["Reach aim"]["0"]["reached"][0])

@@ -29,6 +29,7 @@ def script(shell: str) -> str:
     from aimrl.cli.commands import COMMANDS
     from aimrl.cli.options import flags
     from aimrl.config import PRESETS
+    from aimrl.paper import BUDGETS, ITEMS
     from aimrl.rewards import NAMES
 
     if shell not in ("bash", "zsh"):
@@ -41,6 +42,8 @@ def script(shell: str) -> str:
         "--her": "future final episode random none",
         "train|doctor": "FetchReach-v4 FetchPush-v4 FetchSlide-v4 FetchPickAndPlace-v4 HandReach-v3 PointMaze_UMaze-v3",
         "grid|theory": "room windy torus",
+        "paper": " ".join(ITEMS),
+        "--budget": " ".join(BUDGETS),
     }
     values = "\n".join(f'      {k}) words="{v}" ;;' for k, v in closed.items())
     options = "\n".join(f'        {name}) words="{" ".join(flags(c.options()))} --help" ;;' for name, c in COMMANDS.items())
