@@ -111,7 +111,11 @@ class Interval:
     def __str__(self) -> str:
         if math.isnan(self.mid):
             return "no data"
-        return f"{self.mid:.2f} (" + ("" if math.isnan(self.low) else f"95 % {self.low:.2f} … {self.high:.2f}, ") + f"{_seeds(self.seeds)})"
+        return (
+            f"{self.mid:.2f} ("
+            + ("" if math.isnan(self.low) else f"95 % {self.low:.2f} … {self.high:.2f}, ")
+            + f"{_many(self.seeds, 'seed')})"
+        )
 
     def above(self, bound: float) -> bool | None:
         return True if self.low > bound else False if self.high <= bound else None
@@ -139,8 +143,8 @@ def interval(x: Sequence[float] | np.ndarray | None, minus: Sequence[float] | np
     return Interval(mid, float(low), float(high), least)
 
 
-def _seeds(n: int) -> str:
-    return f"{n} seed" if n == 1 else f"{n} seeds"
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def at_least(n: int, verdicts: Sequence[bool | None]) -> bool | None:
@@ -708,7 +712,7 @@ def _anova(material: Material) -> Shown:
         Verdict("in all four AIM and AIM + R have significantly higher odds than the sparse reward", at_least(4, _both(result, higher)),
                 f"both are in {_count(_both(result, higher))}; the paper's own table has it in {_count(_both(paper, higher))}"),
     ]  # fmt: skip
-    said = [f"{t}: step {e['step']:,}, {_seeds(e['seeds'])}" for t, e in result.items()]
+    said = [f"{t}: step {e['step']:,}, {_many(e['seeds'], 'seed')}" for t, e in result.items()]
     return Shown(_text_picture(text), [*said, *problems], {"result": result, "table": text}, verdicts)
 
 
@@ -959,10 +963,12 @@ def _judged(v: Verdict, budget_name: str) -> dict[str, Any]:
 
 
 def _origin(item: Item, budget: Budget, grids: Mapping[GridCell, GridRun], found: Sequence[plots.RunData]) -> str:
-    parts = [f"{len(grids)} grid runs of {_seeds(budget.grid_seeds)}, preset paper"] if grids else []
+    parts = [f"{_many(len(grids), 'grid run')} of {_many(budget.grid_seeds, 'seed')}, preset paper"] if grids else []
     if found:
         seeds, steps = len({r.seed for r in found}), sorted({int(r.steps) for r in found})
-        parts.append(f"{len(found)} runs, preset {budget.preset}, {_seeds(seeds)}, {' and '.join(f'{s:,}' for s in steps)} steps")
+        parts.append(
+            f"{_many(len(found), 'run')}, preset {budget.preset}, {_many(seeds, 'seed')}, {' and '.join(f'{s:,}' for s in steps)} steps"
+        )
     return "; ".join(parts) or "presets and exact computation, no training"
 
 
