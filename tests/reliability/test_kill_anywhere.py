@@ -1,0 +1,60 @@
+"""Real training processes, killed and resumed: the same bits, logs without gaps, doubles or half lines. `make soak` does it fifty times."""
+
+import random
+
+import kills
+import pytest
+
+from aimrl import runs
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits_and_logs(tmp_path):
+    seconds = kills.finish(tmp_path / "whole")
+    done = kills.survive(tmp_path / "killed", 3, seconds, random.Random(3))
+    assert done["kills"] > 0
+    assert kills.differences(tmp_path / "whole", tmp_path / "killed") == []
+    assert [row["step"] for row in runs.read_lines(tmp_path / "killed" / "evals.jsonl")] == [360, 720, 1080]
+    (tmp_path / "killed" / "checkpoints" / "1080" / "ring.safetensors").write_bytes(b"other bits")  # and the comparison can fail
+    assert kills.differences(tmp_path / "whole", tmp_path / "killed") == ["ring.safetensors of step 1080 differs"]
+
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_none_that_only_looks_whole(tmp_path, monkeypatch):
+    import numpy as np
+
+    trees = {"brain": {"w": np.ones(3, np.float32)}}
+    for step in (100, 200):
+        runs.save_checkpoint(tmp_path, step, trees, {})
+    removed = []
+
+    def killed(path, ignore_errors=False):  # at the first file it removes
+        if ".part-100" not in str(path) and path.is_dir():
+            removed.append(path.name)
+            (path / "brain.safetensors").unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs.shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        runs.save_checkpoint(tmp_path, 300, trees, {})
+    monkeypatch.undo()
+    assert removed
+    assert runs.checkpoint_steps(tmp_path) == [200, 300]
+    for step in (200, 300):
+        runs.load_tree(tmp_path, step, "brain", trees["brain"])
+    runs.save_checkpoint(tmp_path, 400, trees, {})  # and what was left behind is cleaned away
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["300", "400"]
+
+
+def test_a_half_written_checkpoint_is_never_read(tmp_path):
+    import numpy as np
+
+    tree = {"w": np.ones(3, np.float32)}
+    runs.save_checkpoint(tmp_path, 100, {"brain": tree}, {})
+    half = tmp_path / "checkpoints" / ".part-200"
+    half.mkdir()
+    (half / "brain.safetensors").write_bytes(b"\x10")
+    (tmp_path / "checkpoints" / "300").mkdir()  # no meta.json: not ours, or emptied by hand
+    (tmp_path / "checkpoints" / "0400").mkdir()
+    (tmp_path / "checkpoints" / "0400" / "meta.json").write_text("{}")
+    assert runs.checkpoint_steps(tmp_path) == [100]
+    assert runs.load_meta(tmp_path)["step"] == 100
