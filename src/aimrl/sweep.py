@@ -557,7 +557,7 @@ def _connect(address: str, jobs: int | None) -> tuple[Any, bool]:
             ray.init(address="local", num_cpus=jobs or _cores(), **small, **quiet)
         else:
             ray.init(address=address, **quiet)
-    except (ConnectionError, OSError, ValueError, RuntimeError) as e:
+    except Exception as e:  # Ray raises bare ones, too
         raise UserError(f"cannot reach Ray at {address}: {_one_line(e)}") from None
     return ray, True
 
