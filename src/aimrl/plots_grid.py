@@ -172,7 +172,7 @@ def animate(path: Path, world: World, frames: list[tuple[int, np.ndarray, np.nda
 
     images = [_frame(world, *frame, rate) for frame, rate in zip(frames, rates)]
     durations = [1000 * pause] * (len(images) - 1) + [1800]
-    iio.imwrite(path, images, extension=".gif", duration=durations, loop=0)
+    iio.imwrite(path, images, extension=".gif", duration=durations if len(images) > 1 else durations[0], loop=0)  # one frame: no list
 
 
 def _frame(world: World, iteration: int, reward: np.ndarray, visits: np.ndarray, rate: float) -> np.ndarray:
