@@ -198,7 +198,12 @@ class TensorBoard:
 
     def close(self) -> None:
         if self.writer is not None:
-            self.writer.close()
+            try:
+                self.writer.close()
+            except OSError:  # a full disk; tensorboardX would meet it again as Python exits, with a traceback
+                for writer in (self.writer.all_writers or {}).values():
+                    writer.event_writer._closed = True
+                raise
 
 
 class WandB:

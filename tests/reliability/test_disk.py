@@ -154,3 +154,42 @@ def test_a_failed_save_is_told_as_a_disk_error_and_leaves_nothing_half_written(t
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert "cannot write to" in fails(tmp_path / "file" / "run")
+
+
+def test_the_command_line_tells_of_a_full_disk_in_one_line_though_tensorboard_writes_there_too(tmp_path, monkeypatch, capsys):
+    from aimrl import cli, progress
+
+    saved, writers = runs.save_checkpoint, []
+    options = "--num-envs 4 --round-steps 40 --learning-starts 100000 --eval-every 40 --eval-episodes 2 --checkpoint-every 80 "
+    options += "--buffer-size 1000 --steps 400 --td3.hidden 8 --tensorboard --quiet"
+    with mounted(tmp_path / "disk", "-o", "size=2m") as disk:
+        folder = (disk or tmp_path / "disk") / "run"
+
+        def full(fd):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def save(*args, **more):
+            path = saved(*args, **more)
+            if disk is not None:
+                fill(disk, 0)
+            else:
+                monkeypatch.setattr(runs.os, "fsync", full)
+            return path
+
+        def close(logger, really=progress.TensorBoard.close):
+            writers.append(logger.writer.file_writer)
+            really(logger)
+
+        monkeypatch.setattr(runs, "save_checkpoint", save)
+        monkeypatch.setattr(progress.TensorBoard, "close", close)
+        code = cli.main(["train", "misbehaving:Nan-v0", "--out", str(folder), *options.split()])
+        monkeypatch.undo()
+        lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning:")]
+        assert code == 2
+        assert len(lines) == 1
+        assert "No space left on device" in lines[0]
+        assert "the last checkpoint is at step 80" in lines[0]
+        assert runs.checkpoint_steps(folder) == [80]
+        for writer in writers:  # tensorboardX calls this as Python exits; it used to end the command in a traceback
+            writer.event_writer.close()
+        assert writers
