@@ -201,13 +201,26 @@ def test_an_environments_own_is_success_goes_before_the_reward():
 
 def test_missing_or_broken_methods_are_told_in_one_line():
     class Silent(Walk):
-        compute_terminated = None
+        compute_reward = None
 
     class Needy(Walk):
         def compute_reward(self, achieved, desired, info):
             return info["weight"]
 
-    with pytest.raises(UserError, match="Silent has no compute_terminated"):
+    with pytest.raises(UserError, match="Silent has no compute_reward"):
         task_of(Silent())
     with pytest.raises(UserError, match=r"Needy.compute_reward failed on goals from reset with an empty info \(KeyError"):
         task_of(Needy())
+
+
+def test_an_environment_without_compute_terminated_never_ends_on_a_goal():
+    """Goal environments written for Stable-Baselines3 only have compute_reward; they were refused."""
+
+    class Plain(Walk):
+        compute_terminated = None
+
+    task = task_of(Plain())
+    goal = np.full((1, 1), 0.5, np.float32)
+    assert task.success(goal, goal).all()
+    assert not task.terminated(goal, goal).any()
+    assert not task.terminates_on_success
