@@ -23,7 +23,7 @@ import kills  # noqa: E402
 
 
 def kill_anywhere(wanted: int, seed: int) -> bool:
-    """Runs of some four kills each, until `wanted` processes were killed; each is held to the same uninterrupted run."""
+    """Runs of some nine kills each, until `wanted` processes were killed; each is held to the same uninterrupted run."""
     done: Counter[str] = Counter()
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -33,7 +33,7 @@ def kill_anywhere(wanted: int, seed: int) -> bool:
         found = kills.differences(whole, Path(scratch) / "again")
         while done["kills"] < wanted and not found:
             folder = Path(scratch) / f"killed-{done['runs']}"
-            done += kills.survive(folder, min(rng.randint(2, 6), wanted - done["kills"]), seconds, rng)
+            done += kills.survive(folder, min(rng.randint(6, 12), wanted - done["kills"]), seconds, rng)
             done["runs"] += 1
             found = [f"run {done['runs']}: {line}" for line in kills.differences(whole, folder)]
             print(f"{done['runs']} runs, {done['kills']} kills: {'; '.join(found) or 'no difference'}", flush=True)

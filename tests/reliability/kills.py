@@ -26,7 +26,9 @@ def start(folder: Path) -> subprocess.Popen[str]:
     what = ["--resume", "--quiet"] if (folder / "config.json").is_file() else OPTIONS.split()
     environment = os.environ | {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "aimrl", "train", *what, "--out", str(folder)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # A shell's background jobs ignore Ctrl-C, and so would their children.
+    ctrl_c = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=ctrl_c)
 
 
 def finish(folder: Path) -> float:
@@ -84,8 +86,12 @@ def survive(folder: Path, kills: int, seconds: float, rng: random.Random) -> Cou
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        # Asked to stop it may also have been done, or not have begun (Python's own answer to Ctrl-C, and the system's to SIGTERM).
-        assert process.returncode in (-which, 128 + which, 0), f"{which.name}: exit {process.returncode}: {said}"
+        if process.returncode == 0:  # the signal came in the last round: it was done already, which counts for nothing
+            return done
+        # Stopped in good order, or by the system's or Python's own answer to a signal that came before training had begun.
+        assert process.returncode in (-which, 128 + which, 1 if which == signal.SIGINT else -which), (
+            f"{which.name}: {process.returncode}: {said}"
+        )
         assert "Traceback" not in said or which == signal.SIGINT, said
         done["kills"] += 1
         done[which.name] += 1
