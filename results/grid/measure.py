@@ -13,7 +13,9 @@ import json
 import sys
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from aimrl import grid, plots_grid, runs, theory
 from aimrl.envs import grid as worlds
@@ -38,11 +40,14 @@ class Cell:
     options: dict = dataclasses.field(default_factory=dict)
 
     def command(self) -> str:
+        out = f"runs/{self.name}"
+        if self.options:  # not every option has a flag
+            asked = f"seeds={self.seeds}, iterations={self.iterations}, entropy={self.entropy}, out={out!r}, **{self.options}"
+            return f"aimrl.grid.run({self.world!r}, {self.reward!r}, {self.preset!r}, {asked})"
         entropy = f" --entropy {self.entropy}" if self.entropy else ""
-        extra = "".join(f" --{k.replace('_', '-')} {v}" for k, v in self.options.items())
         return (
             f"aimrl grid {self.world} --reward {self.reward} --preset {self.preset} --seeds {self.seeds} --seed 0"
-            f" --iterations {self.iterations}{entropy}{extra} --out runs/{self.name}"
+            f" --iterations {self.iterations}{entropy} --out {out}"
         )
 
 
@@ -184,6 +189,124 @@ def distances(world: worlds.World, data: dict[str, np.ndarray], about: dict) -> 
     return {k: float(np.median(v)) for k, v in keep.items()}
 
 
+def panels(path: Path, drawings: list, columns: int, colour_bars: bool = True) -> None:
+    """A picture of several boards; each drawing takes a figure and an axes."""
+    rows = -(-len(drawings) // columns)
+    with mpl.rc_context(plots_grid.STYLE):
+        figure = Figure(figsize=(4.6 * columns, 4.5 * rows), layout="constrained")
+        for ax, draw in zip(np.atleast_1d(figure.subplots(rows, columns)).ravel(), drawings):
+            draw(figure, ax)
+        figure.savefig(path, dpi=85)
+
+
+def visits(name: str, title: str, mean: bool = True):
+    def draw(figure, ax):
+        about, data = load(name)
+        plots_grid.bubbles(ax, worlds.load(about["world"]), data["visits"].mean(0) if mean else data["visits"][0], title)
+
+    return draw
+
+
+def reward(name: str, title: str):
+    def draw(figure, ax):
+        about, data = load(name)
+        figure.colorbar(plots_grid.heat(ax, worlds.load(about["world"]), data["reward"][0], title), ax=ax, shrink=0.75)
+
+    return draw
+
+
+def policy(name: str, title: str):
+    def draw(figure, ax):
+        about, data = load(name)
+        plots_grid.arrows(ax, worlds.load(about["world"]), data["policy"][0].astype(float), title)
+
+    return draw
+
+
+def scatter(name: str, title: str):
+    def draw(figure, ax):
+        about, data = load(name)
+        world = worlds.load(about["world"])
+        plots_grid.against_distance(ax, world, data["potential"][0], grid.optimal_distance(world), about["step_bound"])
+        ax.set_title(f"{title}: {ax.get_title()}", fontsize=10.5)
+
+    return draw
+
+
+def curves(names: dict[str, str], title: str):
+    def draw(figure, ax):
+        for name, label in names.items():
+            _, data = load(name)
+            bands = np.array([interval(r) for r in data["rates"]])
+            (line,) = ax.plot(data["iterations"], bands[:, 0], lw=2, label=label)
+            ax.fill_between(data["iterations"], bands[:, 1], bands[:, 2], color=line.get_color(), alpha=0.2, lw=0)
+        ax.set(xlabel="iteration", ylabel="success rate", ylim=(-0.03, 1.03))
+        ax.set_title(title)
+        ax.grid(color="#e5e5e5", lw=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False, fontsize=9)
+
+    return draw
+
+
+def figures() -> None:
+    """The paper's grid-world figures, from the kept cells."""
+    kept = {p.stem for p in CELLS.glob("*.npz")}
+
+    def make(path: str, needed: list[str], drawings: list, columns: int) -> None:
+        missing = [n for n in needed if n not in kept]
+        if missing:
+            print(f"{path}: waits for {', '.join(missing)}")
+            return
+        panels(HERE / path, drawings, columns)
+
+    make(
+        "room.png",
+        ["fast-room-aim", "paper-room-sparse-0.3"],
+        [
+            visits("fast-room-aim", "Visits with AIM, 100 iterations"),
+            reward("fast-room-aim", "AIM's learned reward"),
+            visits("paper-room-sparse-0.3", "Visits, task reward, 500 iterations"),
+        ],
+        3,
+    )
+    make(
+        "windy.png",
+        ["fast-windy-aim"],
+        [
+            reward("fast-windy-aim", "Windy: AIM's reward, 50 iterations"),
+            visits("fast-windy-aim", "Visits, 50 iterations"),
+            policy("fast-windy-aim", "Policy"),
+        ],
+        3,
+    )
+    make(
+        "torus.png",
+        ["fast-torus-aim", "fast-torus-wgan"],
+        [
+            reward("fast-torus-aim", "Torus: AIM's reward"),
+            visits("fast-torus-aim", "Visits with AIM"),
+            reward("fast-torus-wgan", "Gradient penalty (WGAN) reward"),
+            visits("fast-torus-wgan", "Visits with WGAN"),
+        ],
+        4,
+    )
+    compared = {"dense": "−L2", "mc": "MC (DDL)", "rnd": "RND", "smirl": "SMiRL"}
+    make(
+        "baselines.png",
+        [f"paper-room-{r}-0.3" for r in compared],
+        [visits(f"paper-room-{r}-0.3", f"Visits with {label}, 500 it.") for r, label in compared.items()]
+        + [reward(f"paper-room-{r}-0.3", f"{label}: reward") for r, label in compared.items()],
+        4,
+    )
+    distance = {"fast-room-aim": "AIM", "paper-room-wgan-0.3": "WGAN", "paper-room-mc-0.3": "MC"}
+    make("distance.png", list(distance), [scatter(n, label) for n, label in distance.items()], 3)
+    for entropy in (0.3, 0.1):
+        names = {f"paper-room-{r}-{entropy}": r for r in REWARDS if f"paper-room-{r}-{entropy}" in kept}
+        names |= {n: label for n, label in {"fast-room-aim": "aim, preset fast"}.items() if n in kept}
+        make(f"curves-{entropy}.png", list(names), [curves(names, f"Room, preset paper, entropy {entropy}")], 1)
+
+
 if __name__ == "__main__":
     task, words = sys.argv[1], sys.argv[2:]
     if task == "run":
@@ -192,3 +315,5 @@ if __name__ == "__main__":
                 measure(cell)
     elif task == "tables":
         tables()
+    elif task == "figures":
+        figures()
