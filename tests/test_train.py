@@ -249,3 +249,14 @@ def test_targets_are_bounded_by_what_the_reward_allows():
         assert bounds("aim+r", **metric) == pytest.approx({"q_low": -30.0, "q_high": 0.0})
         assert bounds("aim") == {"q_low": -np.inf, "q_high": np.inf}
         assert bounds("dense") == {"q_low": -np.inf, "q_high": 0.0}
+
+
+@pytest.mark.parametrize("agent", ["td3", "sac", "soft_q"])
+@pytest.mark.parametrize("preset", ["paper", "fast"])
+def test_every_agent_takes_every_preset(agent, preset):
+    """Presets hold options of TD3; with another agent they were refused as unknown."""
+    from aimrl import agents
+
+    for reward in ("aim", "sparse", "dense"):
+        made = agents.make(agent, **make_config("point", preset=preset, reward=reward, agent=agent).agent_options)
+        assert made.gamma == {"paper": {"aim": 0.9}.get(reward, 0.95), "fast": 0.95}[preset]

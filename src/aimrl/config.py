@@ -124,17 +124,18 @@ def _fast(reward: str) -> dict[str, Any]:
 
 
 PRESETS = {"paper": _paper, "fast": _fast}
+_TD3_ONLY = ("action_cost", "policy_delay")  # options in the presets that other agents don't have
 _REACH = {"eval_every": 2_000, "checkpoint_every": 10_000, "steps": 30_000}
 
 
 def make_config(env: str, *, preset: str = "fast", reward: str = "aim", **overrides: Any) -> Config:
     """A preset's configuration with overrides; option dictionaries are merged, unknown fields answered with the nearest."""
     values: dict[str, Any] = {"steps": 1_000_000} if preset == "paper" else {}
-    if "FetchReach" in env:
+    values |= preset_values(preset, reward)
+    if env.startswith("FetchReach"):
         values |= _REACH
-    values |= {
-        k: v for k, v in preset_values(preset, reward).items() if k not in ("eval_every", "checkpoint_every") or "FetchReach" not in env
-    }
+    if preset in PRESETS and (overrides.get("agent") or "td3") != "td3":
+        values["agent_options"] = {k: v for k, v in values.get("agent_options", {}).items() if k not in _TD3_ONLY}
     names = {f.name for f in dataclasses.fields(Config)}
     for key, value in overrides.items():
         if key not in names:
