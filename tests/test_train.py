@@ -260,3 +260,13 @@ def test_every_agent_takes_every_preset(agent, preset):
     for reward in ("aim", "sparse", "dense"):
         made = agents.make(agent, **make_config("point", preset=preset, reward=reward, agent=agent).agent_options)
         assert made.gamma == {"paper": {"aim": 0.9}.get(reward, 0.95), "fast": 0.95}[preset]
+
+
+def test_a_run_older_than_a_setting_resumes_with_its_default(tmp_path):
+    c = config(steps=120)
+    train(c, tmp_path / "r", env=point_goal)
+    old = {k: v for k, v in runs.read_json(tmp_path / "r" / "config.json").items() if k != "curiosity"}
+    runs.write_json(tmp_path / "r" / "config.json", old)
+    assert train(c, tmp_path / "r", env=point_goal, resume=True).step == 120
+    with pytest.raises(UserError, match="curiosity"):
+        train(dataclasses.replace(c, curiosity=0.5), tmp_path / "r", env=point_goal, resume=True)

@@ -156,9 +156,11 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
         refuse_links(folder)
         old = read_json(path)
         _check_format(folder, old)
+        missing = plain(dataclasses.asdict(Config(env="")))  # a setting newer than the run had its default's effect
         for key, value in values.items():
-            if key not in ("steps", "tensorboard", "wandb") and old.get(key) != value:
-                raise UserError(f"{folder} is another run: its {key} is {old.get(key)!r:.80}, not {value!r:.80}")
+            had = old.get(key, missing[key])
+            if key not in ("steps", "tensorboard", "wandb") and had != value:
+                raise UserError(f"{folder} is another run: its {key} is {had!r:.80}, not {value!r:.80}")
         return
     if path.is_file():
         raise UserError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out")
