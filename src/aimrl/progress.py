@@ -202,7 +202,7 @@ class TensorBoard:
                 self.writer.close()
             except OSError:  # a full disk; tensorboardX would meet it again as Python exits, with a traceback
                 for writer in (self.writer.all_writers or {}).values():
-                    writer.event_writer._closed = True
+                    writer.event_writer._closed = True  # pyright: ignore[reportAttributeAccessIssue]
                 raise
 
 

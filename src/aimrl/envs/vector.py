@@ -205,7 +205,7 @@ def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | Non
         if env.startswith("aimrl/"):
             importlib.import_module("aimrl.envs.grid_gym")  # registers the grid worlds; late, because it loads JAX
         try:
-            asked = {} if render_mode is None else {"render_mode": render_mode}  # not every environment's __init__ takes it
+            asked: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}  # not every __init__ takes it
             single = gymnasium.make(env, disable_env_checker=True, **asked)
         except (gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound):
             importlib.import_module("aimrl.envs.grid_gym")  # so that its ids are among the suggestions
