@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from aimrl import rewards
+from aimrl.config import preset_values
 from aimrl.rewards.base import Reward
 from aimrl.types import Transition, UserError
 from aimrl.wrapper import OnlineReward, Running, Schedule, examine, hindsight, one_hot
@@ -53,7 +54,7 @@ class AIMReplayBuffer(HerReplayBuffer):
         reward: str | Reward = "aim",
         reward_options: dict[str, Any] | None = None,  # fields of the reward
         update_every: int = 100,  # transitions added between two rounds of updates of the reward
-        updates: int = 20,  # updates a round
+        updates: int = 100,  # updates a round
         update_batch: int = 256,
         window: int = 2_000,  # the newest transitions, from which the reward learns
         hindsight_options: dict[str, Any] | None = None,  # more fields of aimrl.replay.Hindsight: redraws, moved_fraction, …
@@ -70,7 +71,9 @@ class AIMReplayBuffer(HerReplayBuffer):
         if n_sampled_goal < 0:
             raise UserError(f"n_sampled_goal must not be negative, it is {n_sampled_goal}")
         schedule = Schedule(update_every, updates, update_batch, window)
-        made = rewards.make(reward, **reward_options or {})
+        # The settings of preset `fast`: the paper's free potential can pay for overshooting the goal.
+        preset = preset_values("fast", reward).get("reward_options", {}) if isinstance(reward, str) else {}
+        made = rewards.make(reward, **preset | (reward_options or {}))
         self.env, self.buffer_size, self.handle_timeout_termination = env, max(buffer_size // n_envs, 1), True
         spec, task = examine(_one_env(env), horizon)
         self.parts: dict[str, spaces.Space] = dict(observation_space.spaces)  # pyright: ignore[reportAttributeAccessIssue]
