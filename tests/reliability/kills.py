@@ -27,9 +27,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
     what = ["--resume", "--quiet"] if (folder / "config.json").is_file() else OPTIONS.split()
     environment = os.environ | {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "aimrl", "train", *what, "--out", str(folder)]
-    # A shell's background jobs ignore Ctrl-C, and so would their children.
-    ctrl_c = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=ctrl_c)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def finish(folder: Path) -> float:
