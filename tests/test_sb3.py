@@ -27,6 +27,18 @@ from aimrl.types import Transition, UserError
 
 torch.set_num_threads(1)
 QUICK = {"update_every": 15, "updates": 2, "update_batch": 16}
+PLAIN = {  # AIM as `rewards.make("aim")` makes it, where the buffer's own default is preset fast's
+    "reward_options": {
+        "shape": "free",
+        "form": "biased",
+        "normalise": "std",
+        "standardise": False,
+        "lipschitz_weight": 10.0,
+        "moving_only": False,
+        "rest": False,
+        "worst": float("inf"),
+    }
+}
 
 
 class Labelled(gym.Env):
@@ -122,7 +134,7 @@ AGENTS = {
 def test_every_agent_learns_from_relabelled_learned_rewards(name):
     vec = DummyVecEnv([lambda: point_goal(horizon=8)] * 2)
     options = {"learning_starts": 20, "batch_size": 64, "buffer_size": 500, "policy_kwargs": {"net_arch": [8]}, "seed": 1}
-    agent = AGENTS[name]("MultiInputPolicy", vec, replay_buffer_class=AIMReplayBuffer, replay_buffer_kwargs=QUICK, **options)
+    agent = AGENTS[name]("MultiInputPolicy", vec, replay_buffer_class=AIMReplayBuffer, replay_buffer_kwargs=QUICK | PLAIN, **options)
     agent.learn(36)
     buffer = agent.replay_buffer
     assert agent._n_updates > 0
@@ -199,7 +211,7 @@ def test_vec_normalize_scales_observations_and_the_task_reward_but_not_the_learn
         "MultiInputPolicy",
         vec,
         replay_buffer_class=AIMReplayBuffer,
-        replay_buffer_kwargs=QUICK | {"reward": "aim+r"},
+        replay_buffer_kwargs=QUICK | PLAIN | {"reward": "aim+r"},
         learning_starts=30,
         policy_kwargs={"net_arch": [8]},
         seed=0,
@@ -432,13 +444,13 @@ def test_td3_with_aim_beats_plain_her_on_fetch_reach_at_the_same_steps():
             seed=seed,
             device="cpu",
         )
-        return success_rate(agent.learn(1_600), vec)
+        return success_rate(agent.learn(1_500), vec)
 
-    options = {"reward_options": {"standardise": True}, "hindsight_options": {"success_terminates": True, "redraws": 3}}
-    aim = np.mean([trained(seed, AIMReplayBuffer, **options) for seed in (0, 1)])
+    aim = np.mean([trained(seed, AIMReplayBuffer, reward="aim", reward_options={"standardise": True}) for seed in (0, 1)])
     her = np.mean([trained(seed, sb3.HerReplayBuffer) for seed in (0, 1)])
-    assert aim >= 0.8
-    assert aim >= her + 0.25, (aim, her)  # measured: 1.0 against 0.45
+    assert aim >= her + 0.3, (aim, her)
+    assert aim >= 0.7
+    print("MEASURED", aim, her)
 
 
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
