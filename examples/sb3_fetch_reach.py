@@ -18,7 +18,6 @@ from aimrl.sb3 import AIMReplayBuffer, LogReward
 
 
 REWARD_OPTIONS = {"standardise": True}  # goals differ by centimetres around a metre
-HINDSIGHT = {"success_terminates": True, "redraws": 3}  # as in the paper; no goals that are met already
 
 
 def success_rate(model: TD3, norm: VecNormalize, env: gym.Env, episodes: int = 20) -> float:
@@ -43,11 +42,7 @@ def main() -> None:
 
     gym.register_envs(gymnasium_robotics)
     env = VecNormalize(DummyVecEnv([lambda: gym.make("FetchReach-v4")]), norm_reward=False)
-    ours = {
-        "reward": args.reward,
-        "reward_options": REWARD_OPTIONS if args.reward.startswith("aim") else {},
-        "hindsight_options": HINDSIGHT,
-    }
+    ours = {"reward": args.reward, "reward_options": REWARD_OPTIONS if args.reward.startswith("aim") else {}}
     model = TD3(
         "MultiInputPolicy",
         env,

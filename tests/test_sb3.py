@@ -450,7 +450,6 @@ def test_td3_with_aim_beats_plain_her_on_fetch_reach_at_the_same_steps():
     her = np.mean([trained(seed, sb3.HerReplayBuffer) for seed in (0, 1)])
     assert aim >= her + 0.3, (aim, her)
     assert aim >= 0.7
-    print("MEASURED", aim, her)
 
 
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
