@@ -16,7 +16,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from aimrl.sb3 import AIMReplayBuffer, LogReward
 
-
 REWARD_OPTIONS = {"standardise": True}  # goals differ by centimetres around a metre
 
 
