@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -463,3 +465,10 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
 
     assert page_of_sb3.model.replay_buffer.size() > 0
     assert (tmp_path / "reach-reward").is_dir()
+
+
+def test_plain_import_of_the_package_offers_the_buffer():
+    """The contract's line is `aimrl.sb3.AIMReplayBuffer` after `import aimrl`; it raised AttributeError."""
+    code = "import aimrl; print(aimrl.sb3.AIMReplayBuffer.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "AIMReplayBuffer", done.stderr

@@ -25,8 +25,8 @@ def __getattr__(name: str) -> Any:
     """Names are fetched when asked for: importing aimrl loads nothing heavy."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name == "train":  # the room, which answers to calls: see the end of train.py
-        return importlib.import_module("aimrl.train")
+    if name in ("train", "sb3"):  # rooms; `train` also answers to calls: see the end of train.py
+        return importlib.import_module(f"aimrl.{name}")
     raise AttributeError(f"module 'aimrl' has no attribute '{name}'")
 
 
