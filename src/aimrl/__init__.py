@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["Config", "Run", "UserError", "load", "make_config", "train"]
 
 _HOMES = {"Config": "aimrl.config", "make_config": "aimrl.config", "Run": "aimrl.train", "UserError": "aimrl.types"}
+_ROOMS = {"train": "aimrl.train", "sb3": "aimrl.sb3"}  # `train` also answers to calls: see the end of train.py
 
 
 def __getattr__(name: str) -> Any:
     """Names are fetched when asked for: importing aimrl loads nothing heavy."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("train", "sb3"):  # rooms; `train` also answers to calls: see the end of train.py
-        return importlib.import_module(f"aimrl.{name}")
+    if name in _ROOMS:
+        return importlib.import_module(_ROOMS[name])
     raise AttributeError(f"module 'aimrl' has no attribute '{name}'")
 
 

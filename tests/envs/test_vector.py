@@ -469,6 +469,7 @@ def test_an_interrupted_step_closes_the_environments_instead_of_answering_late(m
 
         class Results:
             get = staticmethod(lambda timeout: interrupted(timeout))
+            put = staticmethod(lambda result: None)  # the step goes on in its thread, and nobody waits for what it answers
 
         monkeypatch.setattr(env._simulators._thread, "_results", Results)
         with pytest.raises(KeyboardInterrupt):
