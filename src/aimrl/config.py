@@ -40,7 +40,7 @@ class Config:
     her: Literal["future", "final", "episode", "random", "none"] = "future"  # where hindsight goals come from
     her_ratio: float = 0.8  # share of hindsight goals in a batch: k/(k+1), k = 4
     her_redraws: int = 0  # in every second transition, redraw a hindsight goal up to this often while the state already meets it
-    moved_fraction: float = 0.0  # share of a batch from episodes in which the achieved goal moved
+    moved_fraction: float = 0.0  # share of a batch from before the achieved goal moves: the rest of an episode has no goal left to teach
 
     bound_targets: bool = False  # keep Q targets within what the reward allows, where its range is known
     end_on_success: bool = True  # episodes end when the goal is reached, as in the paper

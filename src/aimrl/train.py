@@ -367,7 +367,7 @@ class Trainer:
         )
 
     def moved_share(self) -> float:
-        """Share of stored transitions from episodes in which the achieved goal moved."""
+        """Share of stored transitions after which the achieved goal still moves."""
         span, moved = np.asarray(self.ring.span), np.asarray(self.ring.moved_span)
         return float((moved[1] - moved[0]) / max(span[1] - span[0], 1))
 

@@ -141,11 +141,15 @@ def test_redrawing_avoids_goals_that_are_already_met():
     assert abs(met[~again].mean() - trivial(plain)) < 0.05
 
 
-def test_a_share_of_each_batch_comes_from_episodes_that_moved():
+def test_a_share_of_each_batch_comes_from_before_the_goal_moves():
     ring = filled([6] * 10, capacity=100, still=set(range(9)))
     share = lambda b: (b.obs[:, 0] == 9).mean()  # noqa: E731
     assert abs(share(draw(ring)) - 0.1) < 0.03
     assert abs(share(draw(ring, replay.Hindsight(moved_fraction=0.5))) - 0.55) < 0.03
+    moves_once = episode(3, 6) | {"achieved": np.array([[3, t >= 3] for t in range(SPEC.horizon + 1)], np.float32)}  # in its third step
+    ring = replay.insert(ring, replay.Episodes(*(jnp.asarray(moves_once[f])[None] for f in replay.Episodes._fields)), judge)
+    moving = draw(ring, replay.Hindsight(moved_fraction=1.0))
+    assert set(moving.obs[moving.obs[:, 0] == 3][:, 1]) == {0, 1, 2}
     none_moved = filled([6] * 3, still={0, 1, 2})
     assert np.isfinite(draw(none_moved, replay.Hindsight(moved_fraction=0.5)).obs).all()
 

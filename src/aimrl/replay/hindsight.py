@@ -21,7 +21,7 @@ class Hindsight:
     strategy: str = "future"  # future, final, episode, random or none
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
     redraws: int = 0  # in every second transition, draw a future goal again, up to this often, while the state already meets it
-    moved_fraction: float = 0.0  # share of a batch taken from episodes in which the achieved goal moved
+    moved_fraction: float = 0.0  # share of a batch taken from before the achieved goal moves
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
 
 

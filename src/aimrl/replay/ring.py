@@ -19,7 +19,7 @@ Judge = Callable[[Float[Array, "*b g"], Float[Array, "*b g"]], tuple[Float[Array
 
 
 class Ring(eqx.Module):
-    """Rows of states; two tables list, oldest first, the rows that start a transition (all, and those of episodes with a moved goal)."""
+    """Rows of states; two tables list, oldest first, the rows that start a transition: all, and those whose goal is still to move."""
 
     obs: Float[Array, "rows obs"]
     achieved: Float[Array, "rows goal"]
@@ -28,7 +28,7 @@ class Ring(eqx.Module):
     failed: Bool[Array, " rows"]  # the step into this row ended the episode for a reason other than the goal
     begin: Int[Array, " rows"]  # the episode's first row
     end: Int[Array, " rows"]  # the episode's last row
-    kind: Int[Array, " rows"]  # 0 no transition starts here, 1 one does, 2 one does and its episode moved the achieved goal
+    kind: Int[Array, " rows"]  # 0 no transition starts here, 1 one does, 2 one does and the achieved goal is yet to move
     table: Int[Array, " rows"]
     moved_table: Int[Array, " rows"]
     head: Int[Array, ""]  # the row written next, and once full the oldest
@@ -86,7 +86,7 @@ def make_ring(spec: GoalSpec, capacity: int, prefix: bool = False) -> Ring:
 def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
     """Write finished episodes over the oldest rows.
 
-    An episode counts as moved if one of its states doesn't meet its first achieved goal: by the task's own measure, in no unit of ours.
+    A row counts as moving if its state doesn't meet the goal achieved at its episode's end: by the task's own measure, in no unit of ours.
     """
     obs, achieved, desired, action, failed, steps = (jnp.asarray(x) for x in episodes)
     rows = ring.table.shape[0]
@@ -98,14 +98,15 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
     begin = ring.head + jnp.cumsum(size) - size
     row = jnp.where(used, (begin[:, None] + t) % rows, rows)  # `rows` is out of range: dropped
     starts = used & (t < length)
-    _, as_at_first = judge(achieved, jnp.broadcast_to(achieved[:, :1], achieved.shape))
-    moved = (used & ~as_at_first).any(-1)
+    last = jnp.take_along_axis(achieved, length[..., None], axis=1)
+    _, as_at_last = judge(achieved, jnp.broadcast_to(last, achieved.shape))
+    moving = starts & ~as_at_last
 
     dead = jnp.where(used, ring.kind.at[row].get(mode="fill", fill_value=0), 0)
     span = ring.span.at[0].add((dead >= 1).sum())
     moved_span = ring.moved_span.at[0].add((dead == 2).sum())
     table, span = _append(ring.table, span, row, starts)
-    moved_table, moved_span = _append(ring.moved_table, moved_span, row, starts & moved[:, None])
+    moved_table, moved_span = _append(ring.moved_table, moved_span, row, moving)
 
     def put(array: Array, values: Array) -> Array:
         values = jnp.broadcast_to(values, (n, t_plus_1, *array.shape[1:])).astype(array.dtype)
@@ -123,7 +124,7 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
         failed=put(ring.failed, failed[:, None] & (t == length)),
         begin=put(ring.begin, begin[:, None] % rows),
         end=put(ring.end, (begin[:, None] + length) % rows),
-        kind=put(ring.kind, jnp.where(starts, jnp.where(moved[:, None], 2, 1), 0)),
+        kind=put(ring.kind, starts.astype(jnp.int8) + moving),
         table=table,
         moved_table=moved_table,
         head=(ring.head + size.sum()) % rows,
