@@ -26,6 +26,7 @@ FORMAT = 1  # of run folders and checkpoints; another number is refused
 MAX_JSON = 16 << 20  # bytes; no file of ours comes near
 MAX_LOG = 32 << 20  # some 50 million steps; parsed, hostile lines take 25 times their size
 MAX_HEADER = 4 << 20
+NEW = ".new-"  # before a whole checkpoint's name: it is about to replace one of the same step
 MAX_STEP = 2**31 - 1  # random keys are folded with twice the step, in 32 bits
 
 
@@ -243,8 +244,15 @@ def checkpoint_steps(folder: Path) -> list[int]:
     root = folder / "checkpoints"
     if not root.is_dir():
         return []
-    names = [p.name for p in root.iterdir() if p.name.isascii() and p.name.isdigit() and (p / "meta.json").is_file()]
-    return sorted(int(n) for n in names if str(int(n)) == n and int(n) <= MAX_STEP)
+    names = {p.name.removeprefix(NEW) for p in root.iterdir() if (p / "meta.json").is_file()}
+    return sorted(int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n and int(n) <= MAX_STEP)
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where a checkpoint lies: in its place, or beside it where a kill came between the old one's going and the new one's coming."""
+    final = folder / "checkpoints" / str(step)
+    new = final.with_name(f"{NEW}{step}")
+    return new if not (final / "meta.json").is_file() and (new / "meta.json").is_file() else final
 
 
 def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[str, Any], keep: int = 2) -> Path:
@@ -257,6 +265,9 @@ def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[s
     final, temporary = root / str(step), root / f".part-{step}"
     for left in root.glob(".part-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
+    for other in checkpoint_steps(folder):
+        if (root / f"{NEW}{other}" / "meta.json").is_file():
+            _replace(root / f"{NEW}{other}", root / str(other))
     temporary.mkdir()
     try:
         for name, tree in trees.items():
@@ -265,9 +276,11 @@ def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[s
         for path in temporary.iterdir():
             _sync(path)
         _sync(temporary)
-        if final.exists():  # written by a run that went on from an older checkpoint
-            _remove(final)
-        os.rename(temporary, final)
+        if final.exists():  # stopped twice at one step, or written by a run that went on from an older checkpoint
+            os.rename(temporary, root / f"{NEW}{step}")
+            _replace(root / f"{NEW}{step}", final)
+        else:
+            os.rename(temporary, final)
         _sync(root)
     except SafetensorError as e:  # how safetensors tells that the disk is full
         shutil.rmtree(temporary, ignore_errors=True)
@@ -278,6 +291,14 @@ def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[s
     for old in checkpoint_steps(folder)[:-keep]:
         _remove(root / str(old))
     return final
+
+
+def _replace(new: Path, final: Path) -> None:
+    """Put a whole checkpoint in another's place. Folders can't be exchanged in one move: in between, `checkpoint_path` finds the new."""
+    _sync(new.parent)  # the new one's name is on the disk before the old one goes
+    if final.exists():
+        _remove(final)
+    os.rename(new, final)
 
 
 def _remove(checkpoint: Path) -> None:
@@ -296,7 +317,7 @@ def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
     if step is not None and step not in steps:
         raise UserError(f"{folder} has no checkpoint at step {step}; it has {', '.join(map(str, steps))}")
     step = steps[-1] if step is None else step
-    meta = read_json(folder / "checkpoints" / str(step) / "meta.json")
+    meta = read_json(checkpoint_path(folder, step) / "meta.json")
     _check_format(folder, meta)
     if meta.get("step") != step or isinstance(meta["step"], bool | float):
         raise UserError(f"checkpoint {step} of {folder} says it is of step {meta.get('step')!r:.80}")
@@ -310,7 +331,7 @@ def load_tree(folder: Path, step: int, name: str, template: Any) -> Any:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    path = folder / "checkpoints" / str(step) / f"{name}.safetensors"
+    path = checkpoint_path(folder, step) / f"{name}.safetensors"
     header = read_header(path)
     wanted = {k: (tuple(v.shape), np.dtype(v.dtype)) for k, v in _named_leaves(template, as_numpy=False)}
     if header.keys() != wanted.keys():
