@@ -107,7 +107,7 @@ def _fast(reward: str) -> dict[str, Any]:
         "success_terminates": False,
         "eval_every": 20_000,
         "checkpoint_every": 20_000,
-        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 1.0},
+        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 0.1},
     }
     if reward in ("aim", "aim+r"):
         values["reward_options"] = {

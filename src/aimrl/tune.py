@@ -69,7 +69,7 @@ AGENT: dict[str, dict[str, Range]] = {
         "agent.gamma": OneOf((0.9, 0.95, 0.98, 0.99)),
         "agent.tau": Real(5e-3, 0.1, log=True),
         "agent.noise": Real(0.05, 0.4),
-        "agent.action_cost": Real(1e-2, 3.0, log=True),
+        "agent.action_cost": Real(1e-2, 1.0, log=True),
     },
     "sac": {
         "agent.critic_rate": Real(1e-4, 3e-3, log=True),

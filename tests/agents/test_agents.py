@@ -1,5 +1,6 @@
 """Agents against hand-computed targets, and each on a trivial problem."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,13 +70,27 @@ def test_every_continuous_agent_finds_the_best_action_of_a_bandit(name, options)
 
 
 def test_the_action_cost_shrinks_a_clueless_actor():
-    flat = bandit(600)._replace(reward=jnp.zeros((600, 64)))
+    flat = bandit(600)._replace(reward=-jnp.ones((600, 64)))
     effort = {}
-    for cost in (0.0, 1.0):
+    for cost in (0.0, 5.0):
         agent = TD3(hidden=(16,), action_cost=cost)
         state, _ = jax.jit(agent.update)(agent.init(jax.random.PRNGKey(3), 1, 1), flat, jax.random.PRNGKey(4))
         effort[cost] = float(jnp.square(agent.act(state, jnp.linspace(-1, 1, 9)[:, None])).mean())
-    assert effort[1.0] < 0.2 * effort[0.0]
+    assert effort[5.0] < 0.2 * effort[0.0]
+
+
+def test_the_action_cost_weighs_the_same_for_a_reward_of_any_size():
+    agent = TD3(hidden=(16,), action_cost=0.3, saturation=0.0)
+    state = agent.init(jax.random.PRNGKey(3), 1, 1)
+    member = state.critic.params.members[0]
+    larger = eqx.tree_at(lambda m: (m.weights[-1], m.biases[-1]), member, (100 * member.weights[-1], 100 * member.biases[-1]))
+    batch = jax.tree.map(lambda x: x[0], bandit(1))
+
+    def gradient(critic):
+        grads, _ = eqx.filter_grad(agent.actor_loss, has_aux=True)(state.actor.params, nn.Ensemble((critic,)), batch)
+        return jnp.concatenate([g.ravel() for g in jax.tree.leaves(grads)])
+
+    np.testing.assert_allclose(gradient(larger), 100 * gradient(member), rtol=1e-4, atol=1e-6)
 
 
 def test_exploration_is_random_at_the_rate_asked_for():

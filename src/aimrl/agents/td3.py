@@ -57,7 +57,9 @@ class TD3(Agent):
     noise: float = eqx.field(default=0.2, static=True)  # Gaussian exploration noise
     huber: float = eqx.field(default=1.0, static=True)  # where the Huber loss turns linear; 0 is the squared loss
     saturation: float = eqx.field(default=1.0, static=True)  # weight of the penalty on actions beyond 80 % of their range
-    action_cost: float = eqx.field(default=0.0, static=True)  # weight of mean a²: keeps a clueless actor from drifting away
+    action_cost: float = eqx.field(
+        default=0.0, static=True
+    )  # weight of mean a², in units of the mean |Q|: keeps a clueless actor from drifting
     q_low: float = eqx.field(default=-float("inf"), static=True)  # bounds of the targets, where the reward has any
     q_high: float = eqx.field(default=float("inf"), static=True)
     layer_norm: bool = eqx.field(default=False, static=True)  # in the critics
@@ -119,7 +121,8 @@ class TD3(Agent):
         q = critic.members[0](jnp.concatenate([batch.x, action], -1))[..., 0]
         penalty = saturation_penalty(action)
         effort = jnp.square(action).mean()
-        loss = -q.mean() + self.saturation * penalty + self.action_cost * effort
+        cost = self.action_cost * jax.lax.stop_gradient(jnp.abs(q).mean())  # one weight fits rewards of any size
+        loss = -q.mean() + self.saturation * penalty + cost * effort
         return loss, {"agent/actor_loss": loss, "agent/saturation": penalty, "agent/effort": effort}
 
     def act(self, state: TD3State, x: Float[Array, "n x"]) -> Float[Array, "n a"]:
