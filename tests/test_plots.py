@@ -215,6 +215,16 @@ def test_durations_are_in_human_units(seconds, text):
     assert plots.duration(seconds) == text
 
 
+def test_four_environments_stand_two_by_two_as_in_the_paper(tmp_path):
+    sizes = []
+    for n in (2, 4):
+        groups = groups_of(*(make_run(tmp_path / f"{n}-{i}", env=f"E{i}-v0") for i in range(n)))[0]
+        picture = plots.draw_curves(groups, tmp_path / f"{n}.png").read_bytes()
+        sizes.append((int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")))
+    assert sizes[0][0] == sizes[1][0]  # as wide as two
+    assert sizes[1][1] > 1.5 * sizes[0][1]
+
+
 def test_curves_are_drawn_to_a_file_whatever_the_names(tmp_path):
     folders = [make_run(tmp_path / "a", env="Odd$env_{^-v0"), make_run(tmp_path / "b", env="Other-v0", reward="sparse")]
     path = plots.draw_curves(groups_of(*folders)[0], tmp_path / "out" / "curves.png", "ever", "wall")

@@ -138,6 +138,34 @@ def test_statistics_come_with_a_sentence_for_both_successes(tmp_path):
     assert "Compared at step: FetchPush-v4 20,000, FetchSlide-v4 20,000" in said
 
 
+def test_methods_are_compared_over_all_environments_and_seeds(tmp_path):
+    """The interquartile mean of the pooled runs, and the chance that one method's run beats another's, from known successes."""
+    wins = {("E-v0", "aim"): (40, 32), ("F-v0", "aim"): (24, 16), ("E-v0", "sparse"): (32, 16), ("F-v0", "sparse"): (8, 0)}
+    wins |= {("E-v0", "dense"): (40, 40)}  # in one environment only: not compared
+    for (env, reward), won in wins.items():
+        for seed, n in enumerate(won):
+            folder, each = make_run(tmp_path / f"{env}-{reward}-{seed}", env, reward, seed), [1] * n + [0] * (40 - n)
+            row = {"step": 20_000, "episodes": 40, "success_final": each, "success_ever": each, "steps_to_goal": [3] * 40, "wall_s": 9.0}
+            write_lines(folder / "evals.jsonl", [row])
+    page = Page(written([tmp_path], tmp_path / "r.html")[0])
+    (chart,) = [c for c in json.loads(page.scripts[0]) if c["kind"] == "bars" and c["by"] == ["measure"]]
+    found = {s["name"]: s["points"]["final"][0] for s in chart["series"]}
+    assert {name: point["y"] for name, point in found.items()} == {"aim": 0.7, "sparse": 0.3}  # the middle two of four
+    assert all(point["lo"] <= point["y"] <= point["hi"] for point in found.values())
+    # E: 1 > .8, 1 > .4, .8 = .8, .8 > .4: 3.5 of 4. F: all four.
+    assert "aim over sparse 94 % 75–100 % 94 % 75–100 %" in page.text
+    assert "held at the end: aim over sparse." in page.text
+    assert "Left out, not run in every environment: dense." in page.text
+
+
+def test_one_seed_makes_no_comparison_look_certain(tmp_path):
+    make_many(tmp_path / "runs", seeds=1)
+    text = Page(written([tmp_path / "runs"], tmp_path / "r.html")[0]).text
+    assert "All environments together" not in text
+    assert "there is none where an environment has one seed only" in text
+    assert "Clear of 50 % in success held at the end: none." in text
+
+
 def named_page(root, name):
     """A report in which every name and content is `name`."""
     safe = name.replace("/", "")
@@ -270,8 +298,8 @@ def test_charts_are_drawn_and_the_legend_and_choices_change_them(browser, many):
     with Visit(browser, many) as visit:
         page = visit.page
         assert page.locator(".plot .main-svg").count() >= page.locator(".plot").count() > 4
-        bars, curve = 0, 1
-        assert visit.traces("bar", bars) == ["aim", "sparse"]
+        bars, curve = 0, 2
+        assert visit.traces("bar", bars) == visit.traces("bar", bars + 1) == ["aim", "sparse"]
         assert visit.traces("line", curve) == ["aim", "sparse"]
         page.locator("button[data-series='1']").first.focus()
         page.keyboard.press("Enter")  # by keyboard, in every chart at once
@@ -294,7 +322,7 @@ def test_charts_are_drawn_and_the_legend_and_choices_change_them(browser, many):
 
 def test_the_page_is_dark_where_the_system_is_and_changes_with_it(browser, many):
     with Visit(browser, many, scheme="dark") as visit:
-        colour = "document.querySelectorAll('.plot')[1].data.find(t => t.meta === 'line').line.color"
+        colour = "document.querySelectorAll('.plot')[2].data.find(t => t.meta === 'line').line.color"
         back = "getComputedStyle(document.body).backgroundColor"
         dark = visit.page.evaluate(f"[{back}, {colour}]")
         assert max(map(int, re.findall(r"\d+", dark[0]))) < 60

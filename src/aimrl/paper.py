@@ -539,35 +539,14 @@ def _add_grid(material: Material) -> Shown:
 # --- Fetch ------------------------------------------------------------------------------------------------------------------------------
 
 
-def _draw_curves(curves: Curves, fetch: Mapping[str, tuple[str, ...]]) -> Callable[[Path], None]:
+def _draw_curves(curves: Curves, fetch: Mapping[str, tuple[str, ...]]) -> Callable[[Path], Any]:
     """Two by two panels in the paper's order, a method in the same colour in all."""
-
-    def draw(path: Path) -> None:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(10, 7.6), layout="constrained")
-        handles = {}
-        for i, (panel, task) in enumerate(zip(figure.subplots(2, 2).ravel(), TASKS)):
-            panel.set_title(f"({'abcd'[i]}) {task}", fontsize=11)
-            for j, reward in enumerate(r for r in LABELS if any(r in rewards for rewards in fetch.values())):
-                c = plots.curve(group, "ever") if (group := curves.groups.get((task, reward))) else None
-                if c is None or not len(c.x):
-                    continue
-                colour, dash = plots.COLOURS[j % len(plots.COLOURS)], ("-", "--", ":", "-.")[j % 4]
-                (handles[LABELS[reward]],) = panel.plot(c.x, c.mid, dash, color=colour, lw=1.9, marker="o" if len(c.x) < 4 else "")
-                panel.fill_between(c.x, c.low, c.high, color=colour, alpha=0.16, lw=0)
-            if not panel.lines:
-                panel.text(0.5, 0.5, "not run at this budget", transform=panel.transAxes, ha="center", va="center", color="#555555")
-            panel.set(ylim=(-0.03, 1.03), xlabel="environment steps", ylabel="goal reached" if i % 2 == 0 else "")
-            panel.xaxis.set_major_formatter(lambda v, _: f"{v:,.0f}")
-            panel.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
-            panel.grid(alpha=0.25)
-            panel.spines[["top", "right"]].set_visible(False)
-        if handles:
-            figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=False)
-        figure.savefig(path, dpi=130)
-
-    return draw
+    shown = [r for r in LABELS if any(r in rewards for rewards in fetch.values())]
+    lines = lambda task: [  # noqa: E731
+        (LABELS[r], j, plots.curve(curves.groups[task, r], "ever")) for j, r in enumerate(shown) if (task, r) in curves.groups
+    ]
+    panels = {f"({letter}) {task}": lines(task) for letter, task in zip("abcd", TASKS)}
+    return lambda path: plots.draw_panels(panels, path, "goal reached", empty="not run at this budget")
 
 
 def _curve_data(curves: Curves) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -346,21 +346,42 @@ def score(group: Group, measure: Literal["final", "ever"], centre: Centre = "mea
     return Score(group, int(c.x[-1]), each, float(c.mid[-1]), float(c.low[-1]), float(c.high[-1]), c.of)
 
 
+def last_shared(groups: Sequence[Group]) -> tuple[dict[str, int], list[str]]:
+    """By environment, the last step at which all its runs were evaluated, so that methods are compared after equal practice."""
+    last, problems = {}, []
+    for env in sorted({g.env for g in groups}):
+        here = [set(r.evals.step.tolist()) for g in groups if g.env == env for r in g.runs if len(r.evals.step)]
+        shared = set.intersection(*here) if here else set()
+        if here and not shared:
+            problems.append(f"{env}: no step at which all {len(here)} runs were evaluated; nothing is tested there")
+        if shared:
+            last[env] = int(max(shared))
+    return last, problems
+
+
 def counts(groups: Sequence[Group], measure: Literal["final", "ever"]) -> tuple[dict[str, Counts], list[str]]:
     """Successes for the mixed model, by environment, at the last step that all its runs share."""
     from aimrl import stats
 
-    tables, problems = {}, []
-    for env in sorted({g.env for g in groups}):
+    last, problems = last_shared(groups)
+    tables = {}
+    for env, step in last.items():
         here = [(g.name, r) for g in groups if g.env == env for r in g.runs if len(r.evals.step)]
-        shared = set.intersection(*(set(r.evals.step.tolist()) for _, r in here)) if here else set()
-        if here and not shared:
-            problems.append(f"{env}: no step at which all {len(here)} runs were evaluated; nothing is tested there")
-        if shared:
-            last = max(shared)
-            pairs = {(n, str(r.seed)): (getattr(r.evals, f"wins_{measure}"), r.evals.episodes, r) for n, r in here}
-            tables[env] = stats.counts({k: (_one(r, last, wins), _one(r, last, n)) for k, (wins, n, r) in pairs.items()}, int(last))
+        pairs = {(n, str(r.seed)): (getattr(r.evals, f"wins_{measure}"), r.evals.episodes, r) for n, r in here}
+        tables[env] = stats.counts({k: (_one(r, step, wins), _one(r, step, n)) for k, (wins, n, r) in pairs.items()}, step)
     return tables, problems
+
+
+def across(groups: Sequence[Group], measure: Literal["final", "ever"]) -> dict[str, list[Floats]]:
+    """The seeds' successes of each method that ran in every environment, a sample an environment, at the last step all runs share."""
+    last, _ = last_shared(groups)
+    found: dict[str, dict[str, Floats]] = {}
+    for g in groups:
+        made = [r for r in g.runs if len(r.evals.step)]
+        if made and g.env in last:
+            step = np.array([last[g.env]], float)
+            found.setdefault(g.name, {})[g.env] = np.array([_at(r, step, getattr(r.evals, measure))[0] for r in made])
+    return {name: [by[env] for env in last] for name, by in sorted(found.items(), key=lambda item: _order(item[0])) if len(by) == len(last)}
 
 
 # --- words -------------------------------------------------------------------------------------------------------------------------------
@@ -391,38 +412,56 @@ def duration(seconds: float) -> str:
 # --- pictures for print ------------------------------------------------------------------------------------------------------------------
 
 
+Line = tuple[str, int, Curve]  # a name, the number of its colour, and what to draw
+
+
 def draw_curves(groups: Sequence[Group], path: Path, measure: Literal["final", "ever"] = "final", axis: Axis = "step") -> Path:
     """Learning curves as a picture file (the suffix chooses the format): a panel an environment, a colour a method."""
-    from matplotlib.figure import Figure
-
     envs = sorted({g.env for g in groups})
     if not envs:
         raise UserError("no runs to draw")
     names = sorted({g.name for g in groups}, key=_order)
-    wide = min(len(envs), 4)
-    tall = -(-len(envs) // wide)
-    figure = Figure(figsize=(3.6 * wide + 0.4, 2.9 * tall + 0.5), layout="constrained")
-    panels = figure.subplots(tall, wide, squeeze=False).ravel()
-    for panel, env in zip(panels, envs):
-        panel.set_title(plain_text(env), fontsize=10)
-        for g in (g for g in groups if g.env == env):
-            c, i = curve(g, measure, axis), names.index(g.name)
-            style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)]}
-            dash = ("-", "--", ":", "-.")[i % 4]
-            panel.plot(c.x, c.mid, dash, label=plain_text(g.name), lw=1.8, **style)
-            panel.fill_between(c.x, c.low, c.high, alpha=0.18, lw=0, **style)
-        panel.set(ylim=(-0.03, 1.03), xlabel="environment steps" if axis == "step" else "seconds of training")
+    panels = {env: [(g.name, names.index(g.name), curve(g, measure, axis)) for g in groups if g.env == env] for env in envs}
+    return draw_panels(panels, path, "goal held at the end" if measure == "final" else "goal reached", axis)
+
+
+def draw_panels(panels: Mapping[str, Sequence[Line]], path: Path, y: str, axis: Axis = "step", empty: str = "not run") -> Path:
+    """Panels of curves of shares by their titles: four stand two by two, as in the paper; a method has the same colour in all."""
+    from matplotlib.figure import Figure
+
+    wide = len(panels) if len(panels) < 4 else 2 if len(panels) == 4 else 3
+    tall = -(-len(panels) // wide)
+    figure = Figure(figsize=((4.6 if wide > 1 else 6.4) * wide + 0.4, 3.4 * tall + 0.6), layout="constrained")
+    places, handles = figure.subplots(tall, wide, squeeze=False).ravel(), {}
+    for i, (panel, (title, lines)) in enumerate(zip(places, panels.items())):
+        panel.set_title(plain_text(title), fontsize=11)
+        for name, j, c in lines:
+            if len(c.x):
+                colour, dash = COLOURS[j % len(COLOURS)], ("-", "--", ":", "-.")[j % 4]
+                (handles[j, name],) = panel.plot(c.x, c.mid, dash, color=colour, lw=1.9, marker="o" if len(c.x) < 4 else "")
+                panel.fill_between(c.x, c.low, c.high, color=colour, alpha=0.16, lw=0)
+        if not panel.lines:
+            panel.text(0.5, 0.5, empty, transform=panel.transAxes, ha="center", va="center", color="#555555")
+            panel.set(xticks=[])
+        panel.set(ylim=(-0.03, 1.03), ylabel=y if i % wide == 0 else "", xlabel=_x_title(axis) if panel.lines else "")
+        panel.xaxis.set_major_formatter(lambda v, _: f"{v / 1e6:g} M" if v >= 1e6 else f"{v / 1e3:g} k" if v >= 1e4 else f"{v:,.0f}")
         panel.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
-    for panel in panels[len(envs) :]:
+    for panel in places[len(panels) :]:
         panel.set_axis_off()
-    panels[0].set_ylabel("goal held at the end" if measure == "final" else "goal reached")
-    handles = {h.get_label(): h for p in panels for h in p.get_lines()}
-    figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=min(len(handles), 4), frameon=False, fontsize=9)
+    if handles:
+        order = sorted(handles)
+        names = [plain_text(name) for _, name in order]
+        columns = min(len(names), 2 if wide == 1 else 4)
+        figure.legend([handles[k] for k in order], names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return path
+
+
+def _x_title(axis: Axis) -> str:
+    return "environment steps" if axis == "step" else "seconds of training"
 
 
 def plain_text(text: str) -> str:

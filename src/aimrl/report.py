@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
 import json
 import math
 import os
@@ -403,6 +404,77 @@ def aggregate_chart(report: Report) -> Chart | None:
     return Chart("Success at the end of training", summary, "percent", ("measure", "centre"), series, kind="bars", wide=True)
 
 
+def across_chart(report: Report) -> Chart | None:
+    """One number a method over environments and seeds: the interquartile mean with its stratified bootstrap interval."""
+    from aimrl import stats
+
+    points: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    words = []
+    for measure in _SUCCESS:
+        for name, samples in plots.across(report.groups, measure).items():
+            value = float(stats.pooled_iqm(*samples))
+            low, high = map(float, stats.bootstrap_interval(samples, np.random.default_rng(0)))
+            known = (low, high) if math.isfinite(low) else (value, value)
+            row = {"label": _where(len(samples))} | dict(zip(("y", "lo", "hi"), numbers((value, *known))))
+            points.setdefault(name, {})[measure] = [row]
+            if measure == "final":
+                words.append(f"{name} {percent(value)}" + (f" ({interval(low, high)})" if math.isfinite(low) else ""))
+    several = len({g.env for g in report.groups}) > 1 or len(points) > 1
+    if not several or not any(len(g.runs) > 1 for g in report.groups):
+        return None
+    series = [{"i": report.methods.index(name), "name": name, "points": by} for name, by in points.items()]
+    about = "Interquartile mean over environments and seeds, with 95 % bootstrap intervals; seeds are drawn again within each environment. "
+    return Chart("All environments together", about + "; ".join(words) + ".", "percent", ("measure",), series, kind="bars", wide=True)
+
+
+def _where(environments: int) -> str:
+    return f"{environments} environments" if environments > 1 else "1 environment"
+
+
+def improvement(report: Report) -> str:
+    """How likely a run of one method is to beat a run of another: a row a pair."""
+    from aimrl import stats
+
+    found: dict[tuple[str, str], list[str]] = {}
+    words, single = [], False
+    for measure in _SUCCESS:
+        samples = plots.across(report.groups, measure)
+        for a, b in itertools.combinations(samples, 2):
+            chance = stats.probability_of_improvement(samples[a], samples[b])
+            low, high = stats.improvement_interval(samples[a], samples[b], np.random.default_rng(0))
+            found.setdefault((a, b), []).append(f"{_whisker(chance, low, high)}{percent(chance)} {_fine(interval(low, high))}")
+            single |= math.isnan(low)
+            if measure == "final" and (low > 0.5 or high < 0.5):
+                words.append(f"{a} over {b}" if low > 0.5 else f"{b} over {a}")
+    if not found:
+        return ""
+    left_out = sorted({g.name for g in report.groups} - {name for pair in found for name in pair})
+    about = (
+        "The chance that a run of the first method succeeds more often than a run of the second in the same environment, ties counted "
+        "half, averaged over environments; 50 % is no difference. Intervals are 95 %, bootstrap over seeds"
+        + ("; there is none where an environment has one seed only" if single else "")
+        + f". Clear of 50 % in success held at the end: {', '.join(words) or 'none'}."
+        + (f" Left out, not run in every environment: {', '.join(left_out)}." if left_out else "")
+    )
+    rows = [[f"{esc(a)} over {esc(b)}", *cells] for (a, b), cells in found.items()]
+    shown = table("Probability of improvement", ("Pair", "Held at the end", "Reached"), rows)
+    shown = shown if len(rows) <= 20 else f"<details class='plain'><summary>All {len(rows)} pairs</summary>{shown}</details>"
+    return f"<h3>Probability of improvement</h3><p class='muted'>{esc(about)}</p>{shown}"
+
+
+def _whisker(value: float, low: float, high: float) -> str:
+    """A chance and its interval on a line from 0 to 1, with a mark at one half."""
+    span = f'<line x1="{4 + 56 * low:.1f}" y1="6" x2="{4 + 56 * high:.1f}" y2="6"/>' if math.isfinite(low) else ""
+    dot = f'<circle cx="{4 + 56 * value:.1f}" cy="6" r="3" style="fill: currentColor"/>'
+    half = '<line x1="32" y1="0" x2="32" y2="12" stroke-dasharray="2 2" opacity="0.6"/>'
+    lines = f'<g stroke="currentColor" stroke-width="1.5">{half}{span}</g>'
+    return f'<span class="bar" aria-hidden="true"><svg width="64" height="12">{lines}{dot}</svg></span>'
+
+
+def _fine(text: str) -> str:
+    return f"<span class='muted small'>{text}</span>"
+
+
 def _known(s: Score) -> tuple[float, float]:
     return (s.low, s.high) if math.isfinite(s.low) and math.isfinite(s.high) else (s.value, s.value)
 
@@ -427,8 +499,7 @@ def _overview_row(report: Report, g: Group) -> list[str]:
         return [name, esc(g.env), str(len(g.runs)), *["–"] * 6]
     curves = [(r.evals.step, r.evals.final) for r in g.runs if len(r.evals.step)]
     level, goal = stats.steps_to_summary(curves)["median"], plots.curve(g, "to_goal").mid[-1]
-    fine = lambda text: f"<span class='muted small'>{text}</span>"  # noqa: E731
-    success = [f"{_bar(s.value, report.colour(g))}{percent(s.value)} {fine(interval(s.low, s.high))}" for s in (final, ever)]
+    success = [f"{_bar(s.value, report.colour(g))}{percent(s.value)} {_fine(interval(s.low, s.high))}" for s in (final, ever)]
     return [
         name,
         esc(g.env),
@@ -437,7 +508,7 @@ def _overview_row(report: Report, g: Group) -> list[str]:
         f"{goal:.3g}" if math.isfinite(goal) else "–",
         f"{level:,.0f}" if math.isfinite(level) else "not yet",
         percent(float(np.mean([stats.area_under_curve(*c) for c in curves]))),
-        f"{final.step:,}<br>{fine(duration(float(np.mean([r.logged[1] for r in g.runs]))))}",
+        f"{final.step:,}<br>{_fine(duration(float(np.mean([r.logged[1] for r in g.runs]))))}",
     ]
 
 
@@ -700,7 +771,7 @@ def page(report: Report) -> str:
         return "".join(out)
 
     curves = place("curve", (success_chart(report, env) for env in envs))
-    bars = place("bars", [aggregate_chart(report)])
+    bars = place("bars", [aggregate_chart(report), across_chart(report)])
     to_goal = place("goal", (to_goal_chart(report, env) for env in envs))
     metrics = [(env, place("metric", metric_charts(report, env))) for env in envs]
     one = len(report.groups) == 1 and not report.grids
@@ -709,7 +780,7 @@ def page(report: Report) -> str:
     )
     table_of_all = "" if one else overview(report)
     parts = [
-        section("results", "Results", table_of_all, bars),
+        section("results", "Results", table_of_all, bars, improvement(report)),
         section("curves", "Learning curves", _controls(report) + f"<div class='grid'>{curves}</div>" if curves else ""),
         section("statistics", "Statistics", statistics(report)),
         section("steps", "Steps to the goal", f"<div class='grid'>{to_goal}</div>" if to_goal else ""),
