@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+import types
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +39,7 @@ steps = {STEPS}
 num_envs = 2
 round_steps = {ROUND}
 checkpoint_every = {every}
+tensorboard = false
 """
 
 
@@ -430,6 +433,93 @@ def test_on_a_cluster_every_cell_ends_once_though_a_node_and_a_worker_are_killed
     begun = sorted(r["step"] for r in rows if r["event"] == "began")
     assert begun == [0, 0, 200, 400]  # the killed worker's cell went on from step 200, the killed node's from 400
     assert events(spec.out / good.cells[2].name) == ["began", "finished"]
+
+
+def tiny_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two cells of real learning, small enough for a test: a point in a square, networks of eight units."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # no stand-in; the environment `point_env`
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))  # every process compiles the same programs
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    path = tmp_path / "spec.toml"
+    path.write_text(f"""
+out = "{tmp_path / "out"}"
+env = "point_env:Point-v0"
+reward = "sparse"
+seeds = [0, 1]
+steps = 4000
+[overrides]
+backend = "gym"
+num_envs = 2
+round_steps = 40
+round_updates = 2
+batch_size = 16
+learning_starts = 40
+buffer_size = 1000
+eval_every = 1000
+eval_episodes = 4
+checkpoint_every = 400
+agent_options.hidden = [8]
+""")
+    return path
+
+
+@pytest.mark.slow
+def test_real_training_on_ray_goes_on_from_its_checkpoints_after_ctrl_c_and_after_a_killed_driver(tmp_path, monkeypatch):
+    path = tiny_training(tmp_path, monkeypatch)
+    spec = sweep.load_spec(path)
+    first, second = (spec.out / c.name for c in spec.cells)
+    options = json.dumps({"ray": "local", "jobs": 1})
+
+    process = driver(path, options)
+    wait_for(lambda: runs.checkpoint_steps(first), "the first cell's first checkpoint")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert sorted(json.loads(out)["stopped"]) == sorted(c.name for c in spec.cells)
+    assert events(first) == ["began", "stopped"]
+    saved = runs.checkpoint_steps(first)[-1]
+    assert 0 < saved < 4000
+    assert not second.exists()
+
+    process = driver(path, options)
+    wait_for(lambda: runs.checkpoint_steps(second), "the second cell's first checkpoint")
+    process.kill()
+    process.communicate()
+
+    summary = sweep.run(spec, jobs=1, progress=False)  # without Ray: what has been done is read from the folders alone
+    assert (summary.finished, summary.skipped, summary.failed) == ([spec.cells[1].name], [spec.cells[0].name], {})
+    for folder in (first, second):
+        rows = runs.read_lines(folder / "attempts.jsonl")
+        assert Counter(r["event"] for r in rows)["finished"] == 1
+        assert [r["step"] for r in runs.read_lines(folder / "evals.jsonl")] == [1000, 2000, 3000, 4000]
+        assert list((folder / "tb").glob("events*"))
+    begun = [[r["step"] for r in runs.read_lines(f / "attempts.jsonl") if r["event"] == "began"] for f in (first, second)]
+    assert begun[0] == [0, saved]
+    assert begun[1][0] == 0 < begun[1][1]
+    alone = sweep.parse_spec(tomllib.loads(path.read_text()) | {"out": str(tmp_path / "alone")})
+    assert sweep.run(alone, jobs=1, progress=False).failed == {}
+    weights = [[(s.out / c.name / "checkpoints" / "4000" / "brain.safetensors").read_bytes() for c in s.cells] for s in (spec, alone)]
+    assert weights[0] == weights[1]  # interrupted or not, the same bits
+
+
+def test_a_ray_that_does_not_start_at_once_is_started_again_here_but_not_elsewhere(monkeypatch):
+    tried: list[str] = []
+
+    def init(address: str, **options: Any) -> None:
+        tried.append(address)
+        if len(tried) < 3:
+            raise RuntimeError("The current node timed out during startup.")
+
+    standin = types.SimpleNamespace(init=init, shutdown=lambda: None, is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "ray", standin)
+    assert sweep._connect("local", 1) == (standin, True)
+    assert tried == ["local"] * 3
+    tried.clear()
+    with pytest.raises(UserError, match=r"cannot reach Ray at 10\.0\.0\.1:6379: RuntimeError: The current node"):
+        sweep._connect("10.0.0.1:6379", None)
+    assert len(tried) == 1
 
 
 def test_an_unreachable_cluster_is_named_in_one_line(tmp_path, monkeypatch):

@@ -34,6 +34,7 @@ AXES = ("env", "reward", "agent", "preset", "seed")
 MAX_CELLS = 100_000
 MAX_SPEC = 1 << 20  # bytes
 RETRIES = 3  # times a cell whose process was killed is taken up again before it counts as failed
+LOCAL_TRIES = 3  # to start Ray here: a node gives up when its helpers need more than 15 s, as on a busy machine (Ray's issue 65983)
 LOCK_WAIT = 120.0  # seconds for a dying process to let go of its cell
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 XLA_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -295,7 +296,8 @@ def _run_locked(config: Config, folder: Path, stop: Callable[[], bool]) -> dict[
     _drop_half_line(log)
     runs.append_line(log, {"event": "began", "step": steps[-1] if steps else 0, "host": os.uname().nodename, "pid": os.getpid()})
     try:
-        train(config, folder, resume=begun, stop=stop)
+        with _loggers(config, folder) as listen:
+            train(config, folder, resume=begun, listen=listen, stop=stop)
     except Exception as e:
         runs.append_line(log, {"event": "failed", "reason": _one_line(e)})
         raise
@@ -304,6 +306,16 @@ def _run_locked(config: Config, folder: Path, stop: Callable[[], bool]) -> dict[
         _note_done(folder)
     runs.append_line(log, {"event": state, "step": runs.checkpoint_steps(folder)[-1]})
     return {"state": state}
+
+
+def _loggers(config: Config, folder: Path) -> contextlib.AbstractContextManager[Callable[[str, dict[str, Any]], None]]:
+    """TensorBoard and W&B as the configuration asks for them, as in a run of its own."""
+    if not config.tensorboard and not config.wandb:
+        return contextlib.nullcontext(lambda event, data: None)
+    from aimrl import agents
+    from aimrl.progress import Listeners
+
+    return Listeners(config, folder, agents.make(config.agent, **config.agent_options).gamma, quiet=True)
 
 
 def _note_done(folder: Path) -> None:
@@ -543,6 +555,7 @@ def _on_ray(spec: Spec, todo: list[Cell], jobs: int | None, address: str, interr
 def _connect(address: str, jobs: int | None) -> tuple[Any, bool]:
     """Ray itself, connected, and whether it is ours to shut down."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_worker_niceness", "0")  # a cell is the work itself: Ray's 15 would starve it beside anything else
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without GPUs leaves CUDA's variables alone
     try:
         import ray
@@ -551,14 +564,19 @@ def _connect(address: str, jobs: int | None) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    try:
-        if address == "local":
-            small = {"include_dashboard": False, "object_store_memory": 100 << 20, "_node_ip_address": "127.0.0.1"}
-            ray.init(address="local", num_cpus=jobs or _cores(), **small, **quiet)
-        else:
-            ray.init(address=address, **quiet)
-    except Exception as e:  # Ray raises bare ones, too
-        raise UserError(f"cannot reach Ray at {address}: {_one_line(e)}") from None
+    if address == "local":
+        small = {"include_dashboard": False, "object_store_memory": 100 << 20, "_node_ip_address": "127.0.0.1"}
+        options, tries = {"address": "local", "num_cpus": jobs or _cores(), **small, **quiet}, LOCAL_TRIES
+    else:
+        options, tries = {"address": address, **quiet}, 1
+    for left in reversed(range(tries)):
+        try:
+            ray.init(**options)
+            break
+        except Exception as e:  # Ray raises bare ones, too
+            ray.shutdown()
+            if not left:
+                raise UserError(f"cannot reach Ray at {address}: {_one_line(e)}") from None
     return ray, True
 
 
