@@ -97,13 +97,29 @@ def test_a_notice_comes_once_until_its_cause_has_gone():
     assert stream.getvalue().count("notice:") == 2
 
 
-def test_a_terminal_that_went_away_does_not_end_the_run():
+def test_a_terminal_that_went_away_does_not_end_the_run(tmp_path):
     class Gone(io.StringIO):
+        tried = 0
+
         def write(self, text):
+            self.tried += 1
             raise BrokenPipeError
 
-    screen = Screen(CONFIG, 0.95, Gone())
-    screen("eval", EVAL)
+    class Logger:
+        def __call__(self, event, data):
+            got.append((event, data["step"]))
+
+        def close(self):
+            got.append("closed")
+
+    stream, got = Gone(), []
+    with Listeners(CONFIG, tmp_path, 0.95, stream=stream) as listeners:
+        listeners.loggers.append(Logger())
+        listeners("metrics", HEALTHY | {"moved": 0.0})  # so that there is a notice to tell, too
+        listeners("eval", EVAL)
+        listeners("eval", EVAL | {"step": 800})
+    assert stream.tried >= 3
+    assert got == [("metrics", 400), ("eval", 400), ("eval", 800), "closed"]
 
 
 def test_a_logger_that_fails_is_dropped_with_one_warning(tmp_path):

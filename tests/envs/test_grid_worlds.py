@@ -181,6 +181,7 @@ def test_a_world_file_is_a_gymnasium_goal_env(tmp_path):
     file.write_text(SMALL)
     env = gym.make("aimrl/Grid-v0", world=str(file), render_mode="rgb_array")
     obs, _ = env.reset(seed=4)
+    env.action_space.seed(4)
     core = env.unwrapped
     total = 0
     for _ in range(50):
