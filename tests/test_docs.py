@@ -139,12 +139,45 @@ def test_the_python_of_the_readme_is_that_of_a_page_that_runs():
     assert "aimrl.sb3.AIMReplayBuffer" in text
 
 
-@pytest.mark.parametrize("script", sorted(p.name for p in EXAMPLES.glob("*.py") if p.name not in ("square.py", "sb3_fetch_reach.py")))
-def test_an_example_runs(script, workshop, monkeypatch):
+# What each example promises: lines it prints, files it leaves. square.py is an environment, which a tutorial uses.
+EXAMPLE_LINES = {
+    "reach.py": [r"held \d+, reached \d+ of 2 goals", r"rank correlations of the potential: \{.*\}"],
+    "windy.py": [r"\{'w1_hop': [\d.]+, 'w1_eq4': [\d.]+, 'w1_dual': [\d.]+\}", r"\[[01]\.\d+, [01]\.\d+\]"],
+    "sb3_fetch_reach.py": [r"aim: success \d+% after 180 steps"],
+}
+EXAMPLE_FILES = {
+    "reach.py": ["report.html", "runs/example-reach/checkpoints/400/meta.json", "runs/example-reach/figures/potential.json"],
+    "windy.py": ["runs/example-windy/result.json", "runs/example-windy/tables.npz"],
+    "sb3_fetch_reach.py": [],
+}
+
+
+def run_example(script: str, words: list[str], workshop: Path, monkeypatch, capsys) -> None:
+    """Run an example at a small budget and hold it to what it promises."""
     path = workshop / script
     path.write_text(small((EXAMPLES / script).read_text(encoding="utf-8")), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", [script])
+    monkeypatch.setattr(sys, "argv", [script, *words])
     runpy.run_path(str(path), run_name="__main__")
+    printed = capsys.readouterr().out
+    for line in EXAMPLE_LINES[script]:
+        assert re.search(rf"^{line}$", printed, re.M), f"{line!r} is not in:\n{printed}"
+    for name in EXAMPLE_FILES[script]:
+        assert (workshop / name).stat().st_size > 0
+
+
+def test_every_example_has_a_promise():
+    assert {p.name for p in EXAMPLES.glob("*.py")} - {"square.py"} == EXAMPLE_LINES.keys() == EXAMPLE_FILES.keys()
+
+
+@pytest.mark.parametrize("script", ["reach.py", "windy.py"])
+def test_an_example_runs(script, workshop, monkeypatch, capsys):
+    run_example(script, [], workshop, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # Stable-Baselines3's and torch's
+def test_a_longer_example_runs(workshop, monkeypatch, capsys):
+    run_example("sb3_fetch_reach.py", ["--steps", "180"], workshop, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in EXAMPLES.glob("*.ipynb")))
