@@ -136,6 +136,20 @@ def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_pa
     assert trainer_steps == {1: (240, 240), 4: (240, 240)}
 
 
+@pytest.mark.parametrize(("moving", "first"), [(0, 60), (100, 180), (10**6, 1_500)])
+def test_learning_waits_until_goals_have_moved_but_not_for_ever(moving, first, tmp_path):
+    """A point under random actions moves at once, so a hundred such transitions are there after a few episodes of 15 steps."""
+    began = []
+
+    def listen(event, data):
+        if event == "round" and data["learned"]:
+            began.append(data["step"])
+
+    small = {"steps": first + 60, "learning_starts": 60, "round_updates": 2, "eval_every": 10**6, "eval_episodes": 1}
+    train(config(moving_starts=moving, **small), tmp_path / "r", env=point_goal, listen=listen)
+    assert began[0] == first
+
+
 def test_a_run_folder_is_never_overwritten_and_another_run_is_not_resumed(tmp_path):
     c = config(steps=120)
     train(c, tmp_path / "r", env=point_goal)

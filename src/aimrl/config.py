@@ -28,6 +28,7 @@ class Config:
     round_updates: int = 200  # agent updates a round (gradient_steps)
     batch_size: int = 256
     learning_starts: int = 1_000  # steps before the first update
+    moving_starts: int = 0  # and transitions after which the achieved goal still moves; waited for up to 25 times learning_starts
     buffer_size: int = 1_000_000  # transitions kept
     normalise_inputs: bool = False  # running standardisation of observations and goals
 
@@ -97,6 +98,7 @@ def _fast(reward: str) -> dict[str, Any]:
         "round_updates": 100,
         "batch_size": 512,
         "learning_starts": 1_200,
+        "moving_starts": 500,
         "normalise_inputs": True,
         "potential_updates": 20,
         "potential_window": 10_000,
@@ -107,7 +109,7 @@ def _fast(reward: str) -> dict[str, Any]:
         "success_terminates": False,
         "eval_every": 20_000,
         "checkpoint_every": 20_000,
-        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 0.1},
+        "agent_options": {"hidden": (256, 256), "gamma": 0.95, "tau": 0.05, "action_cost": 0.05},
     }
     if reward in ("aim", "aim+r"):
         values["reward_options"] = {
@@ -222,7 +224,7 @@ def check(c: Config) -> Config:
     for name in _SHARES:
         if not 0 <= getattr(c, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(c, name)}")
-    for name in ("seed", "learning_starts", "potential_updates", "her_redraws", "curiosity"):
+    for name in ("seed", "learning_starts", "moving_starts", "potential_updates", "her_redraws", "curiosity"):
         if getattr(c, name) < 0:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
     if c.round_steps % c.num_envs:

@@ -30,6 +30,7 @@ from aimrl.replay.ring import AnyArray
 from aimrl.rewards.base import Reward, total_reward
 from aimrl.types import GoalSpec, Metrics, UserError
 
+_PATIENCE = 25  # learning waits for movement up to this many times `learning_starts`
 _EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
 
 
@@ -281,7 +282,7 @@ class Trainer:
         while self.step < c.steps:
             before = self.step
             self.gather(c.round_steps)
-            learned = self.step >= c.learning_starts
+            learned = self.ready()
             if learned:
                 self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
             done = self.step >= c.steps
@@ -303,8 +304,9 @@ class Trainer:
     def gather(self, steps: int) -> None:
         """Act in the environments; finished episodes go to the buffer, where hindsight goals are drawn on sampling."""
         n = self.config.num_envs
+        ready = self.ready()
         for _ in range(steps // n):
-            random = np.float32(self.random_share())
+            random = np.float32(self.random_share() if ready else 1.0)
             key = jax.random.fold_in(self.root, 2 * self.step)
             obs = self.collector.obs
             action = np.asarray(self.explore(self.brain, obs.observation, obs.desired_goal, key, random))
@@ -315,11 +317,16 @@ class Trainer:
             self.step += n
         self.flush()
 
-    def random_share(self) -> float:
-        """Random actions: linear from `random_start` to `random_final` over the first `random_decay` of the run; all before learning."""
+    def ready(self) -> bool:
+        """Is there something to learn from? Updates on an object that never moved only teach the networks to ignore it."""
         c = self.config
         if self.step < c.learning_starts:
-            return 1.0
+            return False
+        return int(self.ring.moved_span[1]) >= c.moving_starts or self.step >= _PATIENCE * c.learning_starts
+
+    def random_share(self) -> float:
+        """Random actions once learning has begun: linear from `random_start` to `random_final` over the first `random_decay` of the run."""
+        c = self.config
         progress = min(self.step / max(c.random_decay * c.steps, 1.0), 1.0)
         return c.random_start + progress * (c.random_final - c.random_start)
 
