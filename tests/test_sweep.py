@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -188,7 +189,7 @@ def test_any_tables_make_cells_or_one_clear_line(data):
 
 def test_infinite_options_survive_the_way_to_a_cell_s_process():
     spec = sweep.parse_spec({"env": "A-v0", "overrides": {"agent_options": {"q_low": -float("inf"), "hidden": [8]}}})
-    config = sweep.config_from(json.loads(json.dumps(runs.plain(sweep.dataclasses.asdict(spec.cells[0].config)))))
+    config = sweep.config_from(json.loads(json.dumps(runs.plain(dataclasses.asdict(spec.cells[0].config)))))
     assert config.agent_options["q_low"] == -float("inf")
     assert config.agent_options["hidden"] == [8]
 
@@ -294,7 +295,7 @@ def test_a_cell_is_finished_by_its_files_alone(tmp_path):
     for step in runs.checkpoint_steps(folder):
         (folder / "checkpoints" / str(step) / "meta.json").unlink()
     assert sweep.finished(folder, config)  # results outlive checkpoints that were removed
-    longer = sweep.dataclasses.replace(config, steps=2 * STEPS)
+    longer = dataclasses.replace(config, steps=2 * STEPS)
     assert not sweep.finished(folder, longer)
     assert "its checkpoints are gone" in sweep.run_cell(longer, folder)["reason"]
     assert len(runs.read_lines(folder / "evals.jsonl")) == STEPS // ROUND
@@ -333,7 +334,7 @@ def test_the_live_table_shows_names_as_they_are(tmp_path):
     from rich.console import Console
 
     spec = sweep.Spec("[red]x", tmp_path, sweep.parse_spec({"env": "A-v0"}).cells)
-    board = sweep._Board(spec, 1, True, sys.stderr)
+    board = sweep.board.Board(spec, 1, True, sys.stderr)
     console = Console(record=True, width=120, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(board._table(list(spec.cells)))
     console.file.close()
@@ -439,6 +440,7 @@ def tiny_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cells of real learning, small enough for a test: a point in a square, networks of eight units."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # no stand-in; the environment `point_env`
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")  # compiling is the cost
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))  # every process compiles the same programs
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     path = tmp_path / "spec.toml"
@@ -514,11 +516,11 @@ def test_a_ray_that_does_not_start_at_once_is_started_again_here_but_not_elsewhe
 
     standin = types.SimpleNamespace(init=init, shutdown=lambda: None, is_initialized=lambda: False)
     monkeypatch.setitem(sys.modules, "ray", standin)
-    assert sweep._connect("local", 1) == (standin, True)
+    assert sweep.cluster.connect("local", 1) == (standin, True)
     assert tried == ["local"] * 3
     tried.clear()
     with pytest.raises(UserError, match=r"cannot reach Ray at 10\.0\.0\.1:6379: RuntimeError: The current node"):
-        sweep._connect("10.0.0.1:6379", None)
+        sweep.cluster.connect("10.0.0.1:6379", None)
     assert len(tried) == 1
 
 

@@ -444,7 +444,7 @@ def draw_panels(panels: Mapping[str, Sequence[Line]], path: Path, y: str, axis: 
             panel.text(0.5, 0.5, empty, transform=panel.transAxes, ha="center", va="center", color="#555555")
             panel.set(xticks=[])
         panel.set(ylim=(-0.03, 1.03), ylabel=y if i % wide == 0 else "", xlabel=_x_title(axis) if panel.lines else "")
-        panel.xaxis.set_major_formatter(lambda v, _: f"{v / 1e6:g} M" if v >= 1e6 else f"{v / 1e3:g} k" if v >= 1e4 else f"{v:,.0f}")
+        panel.xaxis.set_major_formatter(lambda v, _: f"{v / 1e6:g} M" if v >= 1e6 else f"{v / 1e3:g} k" if v >= 1e3 else f"{v:g}")
         panel.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f} %")
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,108 @@
+"""The dry run: what a sweep would take."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from aimrl import runs
+from aimrl.config import Config
+from aimrl.sweep.cell import finished, last_row, position
+from aimrl.sweep.local import cores
+from aimrl.sweep.spec import Spec, one_line
+from aimrl.types import UserError
+
+# What an estimate rests on while no cell has finished: docs/howto/sweep.md says so, and a finished cell replaces it.
+UPDATE_S, STEP_S, PROCESS_BYTES = 0.010, 0.001, 700 << 20
+
+
+def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
+    """What a sweep would do: its cells with their states, core-hours, hours, memory and disk. Each environment is made once."""
+    jobs = jobs or cores()
+    rows, speeds = [], measured_speeds(spec)
+    specs = {key: _probe(*key) for key in {(c.config.env, c.config.backend) for c in spec.cells}}
+    for cell in spec.cells:
+        c, folder = cell.config, spec.out / cell.name
+        try:
+            state = "finished" if finished(folder, c) else "resumes" if runs.checkpoint_steps(folder) else "new"
+        except UserError as e:
+            state = f"will fail: {e}"
+        found = specs[c.env, c.backend]
+        if isinstance(found, str):
+            state = f"will fail: {found}"
+        left = 0 if state == "finished" or state.startswith("will") else max(c.steps - position(folder)[0], 0)
+        speed = speeds.get(_kind(c)) or 1 / assumed_seconds_per_step(c)
+        buffer = 0 if isinstance(found, str) else _buffer_bytes(c, found)
+        rows.append({"cell": cell.name, "state": state, "steps_left": left, "steps_per_s": round(speed, 1), "measured": _kind(c) in speeds})
+        rows[-1] |= {"core_hours": left / speed / 3600, "memory_bytes": PROCESS_BYTES + 2 * buffer, "disk_bytes": 2 * buffer}
+    at_once = sorted((r["memory_bytes"] for r in rows if r["steps_left"]), reverse=True)[:jobs]
+    total = sum(r["core_hours"] for r in rows)
+    longest = max((r["core_hours"] for r in rows), default=0.0)
+    disk = sum(r["disk_bytes"] for r in rows)
+    return {
+        "name": spec.name,
+        "out": str(spec.out),
+        "jobs": jobs,
+        "cells": rows,
+        "core_hours": total,
+        "hours": max(total / jobs, longest),
+        "memory_bytes": sum(at_once),
+        "disk_bytes": disk,
+        "basis": basis(rows),
+    }
+
+
+def basis(rows: list[dict[str, Any]]) -> str:
+    """What the estimate rests on, in words."""
+    known = sum(r["measured"] for r in rows)
+    rule = f"{UPDATE_S * 1000:g} ms an update and {STEP_S * 1000:g} ms an environment step assumed"
+    if known == len(rows):
+        return "speeds measured in this sweep's own cells"
+    return f"speeds of {known} of {len(rows)} cells from like cells of this sweep, {rule} for the others" if known else rule
+
+
+def dry_run_text(report: dict[str, Any]) -> str:
+    """A dry run as lines for people."""
+    lines = [f"{r['cell']}: {r['state']}, {r['steps_left']:,} steps, {r['core_hours']:.2f} core-hours" for r in report["cells"]]
+    gib = lambda n: f"{n / 2**30:.1f} GiB"  # noqa: E731
+    lines.append(f"{len(report['cells'])} cells in {report['out']}: {report['core_hours']:.2f} core-hours, about {report['hours']:.2f} h ")
+    lines[-1] += f"with {report['jobs']} at once, {gib(report['memory_bytes'])} of memory, up to {gib(report['disk_bytes'])} of disk"
+    return "\n".join([*lines, f"Estimated: {report['basis']}."])
+
+
+def measured_speeds(spec: Spec) -> dict[str, float]:
+    """Steps a second of this sweep's cells so far, by everything but the seed."""
+    found: dict[str, list[float]] = {}
+    for cell in spec.cells:
+        last = last_row(spec.out / cell.name / "evals.jsonl") or {}
+        step, wall = last.get("step"), last.get("wall_s")
+        if isinstance(step, int) and isinstance(wall, int | float) and step > 0 and wall > 0:
+            found.setdefault(_kind(cell.config), []).append(step / wall)
+    return {kind: len(v) / sum(1 / x for x in v) for kind, v in found.items()}
+
+
+def _kind(c: Config) -> str:
+    return json.dumps(runs.plain(dataclasses.asdict(c) | {"seed": 0}), sort_keys=True)
+
+
+def assumed_seconds_per_step(c: Config) -> float:
+    """Stated costs of an update and of a step, before anything was measured."""
+    return STEP_S + UPDATE_S * c.round_updates / c.round_steps
+
+
+def _probe(env: str, backend: Any) -> Any:
+    """Sizes of an environment, or the line that says why it can't be made."""
+    from aimrl.envs import vector
+
+    try:
+        with vector.make(env, 1, 0, backend) as made:
+            return made.spec
+    except UserError as e:
+        return one_line(e)
+
+
+def _buffer_bytes(c: Config, spec: Any) -> int:
+    from aimrl import replay, rewards
+
+    return replay.bytes_needed(spec, min(c.buffer_size, c.steps + c.round_steps), rewards.make(c.reward, **c.reward_options).needs_prefix)
