@@ -1,7 +1,7 @@
 """Measure the paper's grid-world claims. Each cell is kept as soon as it's done, and a kept cell isn't run again.
 
 python results/grid/measure.py run [CELL …]     train and evaluate (all cells, or those whose name contains a word given)
-python results/grid/measure.py tables            summary.csv and summary.json from the kept cells
+python results/grid/measure.py tables            summary.csv, commands.json and the tables of README.md from the kept cells
 python results/grid/measure.py figures           the pictures
 """
 
@@ -136,8 +136,8 @@ def tables() -> None:
             }  # fmt: skip
             if moment == cell.iterations:
                 steps = data["steps"][np.isfinite(data["steps"])]
-                rho = [plots_grid.rank_correlation(p, distance) for p in data["potential"]]
-                row |= {"steps_to_goal": float(steps.mean()) if len(steps) else None, "spearman": float(np.nanmean(rho))}
+                rho = [r for r in (plots_grid.rank_correlation(p, distance) for p in data["potential"]) if np.isfinite(r)]
+                row |= {"steps_to_goal": float(steps.mean()) if len(steps) else None, "spearman": float(np.mean(rho)) if rho else None}
                 row |= mass(cell.world, world, data["visits"].mean(0))
                 if about["step_bound"]:
                     row |= distances(world, data, about)
@@ -149,7 +149,48 @@ def tables() -> None:
         writer.writerows(rows)
     commands = {c.name: c.command() for c in cells() if (CELLS / f"{c.name}.npz").exists()}
     runs.write_json(HERE / "commands.json", {"versions": runs.versions(), "cells": commands})
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    head, rest = page.split("<!-- tables -->")
+    _, tail = rest.split("<!-- /tables -->")
+    (HERE / "README.md").write_text(f"{head}<!-- tables -->\n\n{markdown(rows)}\n<!-- /tables -->{tail}", encoding="utf-8")
     print(f"{len(rows)} rows, {len(commands)} cells")
+
+
+def markdown(rows: list[dict]) -> str:
+    """Success, where the time goes, and the potentials, as tables for README.md."""
+    share = lambda r, k: "" if r.get(k) is None else f"{100 * r[k]:.1f} %"  # noqa: E731
+    number = lambda r, k: "" if r.get(k) is None else f"{r[k]:.2f}" if abs(r[k]) < 1e4 else "∞" if np.isinf(r[k]) else f"{r[k]:.0e}"  # noqa: E731
+    rate = lambda r: "" if r is None else f"{share(r, 'success')} [{100 * r['low']:.1f}, {100 * r['high']:.1f}]"  # noqa: E731
+    by_cell: dict[str, dict[int, dict]] = {}
+    for row in rows:
+        by_cell.setdefault(row["cell"], {})[row["iterations"]] = row
+    lines = [
+        "| cell | seeds | at 50 iterations | at 100 | at 500 | seeds ≥ 95 % at the end | steps to goal |",
+        "| --- " + "| ---: " * 6 + "|",
+    ]
+    for name, at in by_cell.items():
+        end = at[max(at)]
+        moments = " | ".join(rate(at.get(m)) for m in (50, 100, 500))
+        lines.append(f"| {name} | {end['seeds']} | {moments} | {share(end, 'seeds_at_95')} | {number(end, 'steps_to_goal')} |")
+    ends = {name: at[max(at)] for name, at in by_cell.items()}
+    lines += ["", 'Share of an episode\'s time by place, undiscounted, at the end; "cells seen" counts those outside the inner room.', ""]
+    lines += ["| cell | inner room | bottom left | cells seen | bottom two rows of column 4 |", "| --- " + "| ---: " * 4 + "|"]
+    places = ("in_room", "bottom_left", "outer_cells_seen", "column4_bottom2")
+    lines += [f"| {n} | " + " | ".join(share(r, k) for k in places) + " |" for n, r in ends.items() if r["world"] != "torus"]
+    lines += ["", "Torus: how evenly the time spreads over the four ways (entropy over log 4; the least visited way, 25 % at best).", ""]
+    lines += ["| cell | evenness | least visited way |", "| --- | ---: | ---: |"]
+    lines += [f"| {n} | {number(r, 'torus_entropy')} | {share(r, 'torus_least')} |" for n, r in ends.items() if r["world"] == "torus"]
+    lines += [
+        "",
+        "Potentials: rank correlation with the exact optimal step distance (mean over seeds); the estimate of W1 and the exact",
+        "",
+    ]
+    lines[-2] += " distances of the learned policy (medians over eight seeds); share of transitions beyond the step bound."
+    lines += ["| cell | rank correlation | AIM's estimate | w1_hop | w1_eq4 | w1_dual | beyond the bound |", "| --- " + "| ---: " * 6 + "|"]
+    exact = ("spearman", "w1_aim", "w1_hop", "w1_eq4", "w1_dual")
+    potentials = {n: r for n, r in ends.items() if r.get("spearman") is not None and r["reward"] in ("aim", "aim+r", "wgan", "mc")}
+    lines += [f"| {n} | " + " | ".join(number(r, k) for k in exact) + f" | {share(r, 'violations')} |" for n, r in potentials.items()]
+    return "\n".join(lines) + "\n"
 
 
 def mass(name: str, world: worlds.World, visits: np.ndarray) -> dict[str, float]:
