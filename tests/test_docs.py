@@ -125,18 +125,30 @@ def test_the_code_of_a_longer_page_runs(page, workshop):
     assert run_page(DOCS / page, workshop) > 0
 
 
-def test_the_python_of_the_readme_is_that_of_a_page_that_runs():
-    """The README's two scripts are run there in other words; here only that what they call exists."""
-    import inspect
+def run_readme(word: str, folder: Path) -> dict:
+    """Run the README's one Python block with `word` in it; the names it leaves."""
+    (text,) = (small(text) for language, text in blocks(ROOT / "README.md") if language == "python" and word in text)
+    (folder / "readme.py").write_text(text, encoding="utf-8")
+    return runpy.run_path(str(folder / "readme.py"))
 
-    import aimrl
-    from aimrl.config import Config
 
-    text = "\n".join(t for language, t in blocks(ROOT / "README.md") if language == "python")
-    called = set(re.findall(r"aimrl\.train\((.*?)\)", text)[0].replace(" ", "").split(",")[1:])
-    known = {*inspect.signature(aimrl.train_named).parameters, *Config.__dataclass_fields__}
-    assert {word.split("=")[0] for word in called} <= known
-    assert "aimrl.sb3.AIMReplayBuffer" in text
+def test_the_python_of_the_readme_trains_and_prints_its_successes(workshop, capsys):
+    run = run_readme("aimrl.train(", workshop)["run"]
+    assert run.folder.resolve().is_relative_to(workshop)
+    assert (run.folder / "checkpoints" / "400" / "meta.json").is_file()
+    assert re.fullmatch(r"\[[01](\.0)?, [01](\.0)?\]", capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # Stable-Baselines3's and torch's
+def test_the_stable_baselines3_lines_of_the_readme_train_an_agent_and_its_reward(workshop):
+    model = run_readme("AIMReplayBuffer", workshop)["model"]
+    assert model.num_timesteps >= 180
+    assert model.replay_buffer.learner.rounds > 0
+
+
+def test_every_python_block_of_the_readme_is_run():
+    assert [language for language, _ in blocks(ROOT / "README.md")].count("python") == 2
 
 
 # What each example promises: lines it prints, files it leaves. square.py is an environment, which a tutorial uses.
