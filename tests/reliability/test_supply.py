@@ -1,13 +1,16 @@
 """The wheel: it builds, holds what it must, installs into an empty environment and answers."""
 
 import json
+import re
 import shutil
 import site
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -57,14 +60,38 @@ def test_the_wheel_installs_into_an_empty_environment_and_answers(wheel, tmp_pat
     assert answer["w1_primal"] == pytest.approx(answer["w1_closed_form"], rel=1e-6)
 
 
-def test_every_dependency_is_pinned_in_the_constraints():
-    import tomllib
+def normal(requirement: str) -> str:
+    """The package's name as an index spells it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement.strip())[0]).lower()
 
+
+def pins(lines: Iterable[str]) -> dict[str, str]:
+    """Name → version of every pinned line."""
+    return {normal(line): line.split("==")[1].split()[0] for line in lines if re.match(r"[\w.-]+(\[\w+\])?==", line)}
+
+
+def asked(*extras: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [
-        r for rows in [project["dependencies"], *project["optional-dependencies"].values()] for r in rows if not r.startswith("aimrl[")
-    ]
-    normal = lambda text: text.split("[")[0].split(">")[0].split("=")[0].split("<")[0].strip().lower().replace("_", "-")  # noqa: E731
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.strip() and not line.startswith("#")]
-    pinned = {normal(line) for line in lines if "==" in line}
-    assert {normal(r) for r in asked} <= pinned
+    optional = project["optional-dependencies"]
+    rows = [project["dependencies"], *(optional[name] for name in extras or optional)]
+    return {normal(r) for group in rows for r in group if not r.startswith("aimrl[")}
+
+
+def test_every_dependency_is_pinned_in_the_constraints():
+    assert asked() <= pins((ROOT / "constraints.txt").read_text().splitlines()).keys()
+
+
+def test_the_hashed_list_pins_the_same_versions_and_every_line_of_it_has_its_hashes():
+    text = (ROOT / "requirements-hashed.txt").read_text()
+    found = pins(text.splitlines())
+    tested = pins((ROOT / "constraints.txt").read_text().splitlines())
+    assert asked("envpool") <= found.keys()
+    assert found.keys() - tested.keys() <= {"setuptools"}  # which `pip freeze` leaves out: environments bring their own
+    assert {name: version for name, version in found.items() if name in tested} == {n: v for n, v in tested.items() if n in found}
+    packages = re.split(r"\n(?=\S)", text.strip())  # a package's hashes are indented below it
+    assert len(packages) == len(found)
+    for package in packages:
+        first, *hashes = package.replace("\\\n", "\n").splitlines()
+        assert "==" in first
+        assert hashes
+        assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64} ?", line) for line in hashes), first
