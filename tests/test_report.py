@@ -13,6 +13,7 @@ from browser import Visit, chromium
 from run_folders import make_run, write_lines
 
 from aimrl import report, runs
+from aimrl.report import content
 from aimrl.types import UserError
 
 HOSTILE = [
@@ -249,11 +250,11 @@ def test_pictures_too_large_are_left_out_with_a_line(tmp_path, monkeypatch):
     for name in ("one", "two", "three"):
         picture(folder / "figures" / f"{name}.png")
     size = (folder / "figures" / "one.png").stat().st_size
-    monkeypatch.setattr(report.content, "MAX_MEDIA", int(2.5 * size))
+    monkeypatch.setattr(content, "MAX_MEDIA", int(2.5 * size))
     text, problems = written([folder], tmp_path / "r.html")
     assert len(Page(text).all("img")) == 2
     assert problems == ["1 more pictures or videos would make the page too large; left out"]
-    monkeypatch.setattr(report.content, "MAX_FILE", size - 1)
+    monkeypatch.setattr(content, "MAX_FILE", size - 1)
     assert len(written([folder], tmp_path / "r.html")[1]) == 3
 
 
