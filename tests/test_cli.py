@@ -50,6 +50,16 @@ def run_folder(tmp_path_factory):
 # --- help -------------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_overview_breaks_its_lines_between_words_at_the_terminals_width(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    commands = " ".join(" ".join(lines).split())
+    assert all(" ".join(c.help.summary.splitlines()[0].split()) in commands for c in COMMANDS.values())
+
+
 def test_the_overview_names_every_command_and_loads_nothing_heavy():
     heavy = "{'jax', 'scipy', 'gymnasium', 'tyro'} & sys.modules.keys()"
     code = f"import sys, aimrl.cli as c; r = c.main(['--help']); print(sorted({heavy})); sys.exit(r)"

@@ -73,9 +73,14 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _overview() -> str:
+    import shutil
+    import textwrap
+
     from aimrl.cli.commands import COMMANDS
 
-    rows = "\n".join(f"  {name:<8} {command.help.summary.splitlines()[0]}" for name, command in COMMANDS.items())
+    width = max(shutil.get_terminal_size().columns, 40)
+    lines = (f"  {name:<8} {command.help.summary.splitlines()[0]}" for name, command in COMMANDS.items())
+    rows = "\n".join(textwrap.fill(line, width, subsequent_indent=" " * 11) for line in lines)
     return f"""usage: aimrl COMMAND [OPTIONS]
 
 Reach goals when the only signal is "not there yet".
@@ -88,7 +93,7 @@ Options:
   --print-completion bash|zsh     a completion script for the shell
 
 Examples:
-  aimrl train FetchReach-v4 --reward aim        train a robot arm without a reward
+  aimrl train FetchReach-v4 --reward aim        train an arm without a reward
   aimrl eval runs/FetchReach-v4-aim-s0 --video  look at what it learned
-  aimrl doctor YourEnv-v0                       is your environment fit for training?
+  aimrl doctor YourEnv-v0                       is your environment sound?
 """
