@@ -52,6 +52,7 @@ class AIM(Reward):
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
     rest: bool = eqx.field(default=False, static=True)  # no cost while the goal is met: the continuing counterpart of ending there
+    step_cost: float = eqx.field(default=0.0, static=True)  # paid on top in every step: time pressure, where no bias b already gives it
     worst: float = eqx.field(default=float("inf"), static=True)  # the reward is kept above −worst: f is unreliable far from all data
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
@@ -144,7 +145,8 @@ class AIM(Reward):
             r = f_tp1 - self.potential(state, batch.goal, batch.goal)
         else:
             r = self.gamma * f_tp1 - self.potential(state, batch.achieved, batch.goal)
-        r = jnp.maximum(by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin), -self.worst)
+        r = by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin) - self.step_cost
+        r = jnp.maximum(r, -self.worst)
         return jnp.where(batch.success, 0.0, r) if self.rest else r
 
     def bounds(self) -> tuple[float, float]:
