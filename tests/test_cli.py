@@ -307,12 +307,24 @@ def test_eval_prints_a_record_and_draws_where_it_can(run_folder, capsys):
 def test_eval_without_a_way_to_draw_says_so_in_one_line_and_still_evaluates(run_folder, capsys, monkeypatch):
     import point_env
 
-    monkeypatch.setattr(point_env.PointEnv, "render", lambda self: 1 / 0)
+    class Viewer:
+        """Like MuJoCo's: fails half made, and complains once more when it's freed."""
+
+        def __init__(self):
+            raise RuntimeError("no GL")
+
+        def __del__(self):
+            self.context.free()
+
+    monkeypatch.setattr(point_env.PointEnv, "render", lambda self: Viewer())
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
     code, out, err = call(capsys, "eval", run_folder, "--episodes", 4, "--video", "--json")
     assert code == 0
     assert json.loads(out[-1])["episodes"] == 4
     assert len(err) == 1
     assert "can't draw" in err[0]
+    assert not heard
 
 
 def test_the_default_folder_gets_a_number_where_it_is_taken(tmp_path):

@@ -91,7 +91,7 @@ def _paper(reward: str) -> dict[str, Any]:
 
 
 def _fast(reward: str) -> dict[str, Any]:
-    """Ours: one setting for every task; what each part buys is in docs/speed.md."""
+    """Ours: one setting for every task; what each part buys is in results/speed/README.md."""
     values: dict[str, Any] = {
         "num_envs": 8,
         "round_steps": 400,
@@ -120,7 +120,7 @@ def _fast(reward: str) -> dict[str, Any]:
             "lipschitz_weight": 100.0,
             "moving_only": True,
             "rest": True,
-            "worst": 2.0,
+            "knee": 0.05,
         }
     return values
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from aimrl import runs
 from aimrl.config import Config, make_config, preset_values
-from aimrl.sweep import LOCK_WAIT, _cores, _Interrupts, _one_line, _safe, locked, one_thread
+from aimrl.sweep import LOCK_WAIT, Interrupts, cores, locked, one_line, one_thread, safe_name
 from aimrl.types import UserError, nearest
 
 
@@ -188,16 +188,16 @@ def tune(
     if not isinstance(env, str) or not env:
         raise UserError("tune needs the id of an environment")
     name = name or f"{env}-{reward}-{agent}-{Path(preset).stem}"
-    folder = Path(out or f"runs/tune-{_safe(name)}").expanduser().absolute()
+    folder = Path(out or f"runs/tune-{safe_name(name)}").expanduser().absolute()
     search = Search(name, str(folder), env, reward, agent, preset, steps, seed, trials, measure, tuple(only), overrides or {})
     _check(search)
     began = time.monotonic()
-    with locked(folder / ".tune.lock", f"another search is running in {folder}"), _Interrupts() as interrupts:
+    with locked(folder / ".tune.lock", f"another search is running in {folder}"), Interrupts() as interrupts:
         study = open_study(search, storage)
         take_up_lost(study, folder)
         left = trials - _counted(study)
         if left > 0:
-            _work(search, storage, min(jobs, left, 4 * _cores()), interrupts, progress)
+            _work(search, storage, min(jobs, left, 4 * cores()), interrupts, progress)
         return result(search, study, time.monotonic() - began)
 
 
@@ -263,7 +263,7 @@ def take_up_lost(study: Any, folder: Path) -> None:
             study.enqueue_trial(trial.params, user_attrs={"folder": home})
 
 
-def _work(search: Search, storage: str | None, jobs: int, interrupts: _Interrupts, progress: bool) -> None:
+def _work(search: Search, storage: str | None, jobs: int, interrupts: Interrupts, progress: bool) -> None:
     """Workers, one core each; the storage's URL goes through a pipe, not into a file or the list of processes."""
     task = json.dumps({"search": dataclasses.asdict(search), "storage": storage, "parent": os.getpid(), "progress": progress})
     workers = []
@@ -351,7 +351,7 @@ def _play(study: Any, trial: Any, search: Search, stop: Callable[[], bool], say:
     except optuna.TrialPruned:
         state = optuna.trial.TrialState.PRUNED
     except Exception as e:
-        state, reason = optuna.trial.TrialState.FAIL, _one_line(e)
+        state, reason = optuna.trial.TrialState.FAIL, one_line(e)
         trial.set_user_attr("reason", reason)
     study.tell(trial, value, state=state)
     say(f"trial {trial.number} {state.name.lower()}" + (f": success {value:.3f}" if value is not None else f": {reason}" if reason else ""))

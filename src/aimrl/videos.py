@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -64,9 +66,11 @@ def _frame(single: Any) -> np.ndarray:
             warnings.simplefilter("ignore")  # of GL libraries about displays: what matters is told below
             picture = single.render()
     except Exception as e:
+        reason = _short(e)
+        _let_go(e)
         raise UserError(
-            f"no video: this machine can't draw ({_short(e)}); install a GL library such as libegl1, or set MUJOCO_GL=osmesa"
-        ) from e
+            f"no video: this machine can't draw ({reason}); install a GL library such as libegl1, or set MUJOCO_GL=osmesa"
+        ) from None
     if picture is None:
         raise UserError("no video: the environment's render() gives no picture (render_mode 'rgb_array')")
     from PIL import Image
@@ -78,6 +82,15 @@ def _frame(single: Any) -> np.ndarray:
 
 def _short(e: BaseException) -> str:
     return " ".join(str(e).split())[:120] or type(e).__name__
+
+
+def _let_go(e: BaseException) -> None:
+    """Free what a failed call had half made; MuJoCo's viewer complains on its end about what it never had, and is not heard."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        traceback.clear_frames(e.__traceback__)
+    finally:
+        sys.unraisablehook = hook
 
 
 def _close(single: Any) -> None:

@@ -53,6 +53,9 @@ class AIM(Reward):
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
     rest: bool = eqx.field(default=False, static=True)  # no cost while the goal is met: the continuing counterpart of ending there
     step_cost: float = eqx.field(default=0.0, static=True)  # paid on top in every step: time pressure, where no bias b already gives it
+    # r → r / (knee + |r|), off at 0: steep near the goal, level far from it. Where most touches of an object move it the wrong way, a reward
+    # that falls evenly with the distance teaches to leave it alone
+    knee: float = eqx.field(default=0.0, static=True)
     worst: float = eqx.field(default=float("inf"), static=True)  # the reward is kept above −worst: f is unreliable far from all data
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
@@ -146,11 +149,12 @@ class AIM(Reward):
         else:
             r = self.gamma * f_tp1 - self.potential(state, batch.achieved, batch.goal)
         r = by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin) - self.step_cost
-        r = jnp.maximum(r, -self.worst)
+        r = jnp.maximum(r / (self.knee + jnp.abs(r)) if self.knee else r, -self.worst)
         return jnp.where(batch.success, 0.0, r) if self.rest else r
 
     def bounds(self) -> tuple[float, float]:
-        return -self.worst, 0.0 if self.shape == "metric" and self.form == "to-goal" else float("inf")
+        low = max(-1.0, -self.worst) if self.knee else -self.worst
+        return low, 0.0 if self.shape == "metric" and self.form == "to-goal" else 1.0 if self.knee else float("inf")
 
     def _net(self, net: nn.MLP, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
         achieved, goal = self._inputs(moments, achieved, goal)

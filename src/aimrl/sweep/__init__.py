@@ -7,11 +7,8 @@ from aimrl.sweep.cell import LOCK_WAIT, config_from, finished, locked, position,
 from aimrl.sweep.cluster import LOCAL_TRIES
 from aimrl.sweep.estimate import PROCESS_BYTES, STEP_S, UPDATE_S, assumed_seconds_per_step, basis, dry_run, dry_run_text, measured_speeds
 from aimrl.sweep.local import ONE_THREAD, RETRIES, XLA_ONE_THREAD, Interrupts, cores, one_thread
-from aimrl.sweep.local import Interrupts as _Interrupts  # noqa: F401 (as aimrl.tune names them)
 from aimrl.sweep.running import Summary, run
 from aimrl.sweep.spec import AXES, MAX_CELLS, MAX_SPEC, Cell, Outcomes, Spec, cells, load_spec, one_line, parse_spec, safe_name
-
-_cores, _one_line, _safe = cores, one_line, safe_name  # as aimrl.tune names them
 
 __all__ = [
     "AXES",

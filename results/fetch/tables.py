@@ -1,0 +1,53 @@
+"""Write the tables of README.md from the evaluations kept beside it: python results/fetch/tables.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+STEPS = {  # which evaluations are shown
+    "reach-fast": (1_200, 2_000, 4_000),
+    "reach-paper": (2_000, 3_000, 4_000),
+    "push-fast": (40_000, 60_000, 80_000, 100_000, 120_000),
+}
+
+
+def evaluations(cell: Path) -> dict[int, tuple[float, float]]:
+    """Step → shares of episodes in which the goal was held at the end, and reached at any time."""
+    lines = [json.loads(line) for line in (cell / "evals.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {line["step"]: (float(np.mean(line["success_final"])), float(np.mean(line["success_ever"]))) for line in lines}
+
+
+def spread(values: list[float]) -> str:
+    mean, low, high = (f"{100 * v:.0f}" for v in (np.mean(values), min(values), max(values)))
+    return f"{mean} %" if low == high else f"{mean} % ({low}–{high})"
+
+
+def first_at(cell: dict[int, tuple[float, float]], share: float) -> str:
+    steps = [step for step, (held, _) in cell.items() if held >= share]
+    return f"{min(steps):,}" if steps else "not reached"
+
+
+def table(name: str) -> str:
+    folder, steps = HERE / name, STEPS[name]
+    head = ["reward", "seeds", *(f"{s:,} steps" for s in steps), f"reached at {steps[-1]:,}", "steps to 90 % held, by seed"]
+    lines = [f"| {' | '.join(head)} |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
+    for reward in sorted(p for p in folder.iterdir() if p.is_dir()):
+        cells = [evaluations(c) for c in sorted(reward.glob("seed-*"))]
+        held = [spread([c[s][0] for c in cells if s in c]) if any(s in c for c in cells) else "" for s in steps]
+        reached = spread([c[steps[-1]][1] for c in cells if steps[-1] in c])
+        first = ", ".join(first_at(c, 0.9) for c in cells)
+        lines.append(f"| {reward.name} | {len(cells)} | {' | '.join(held)} | {reached} | {first} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    for name in STEPS:
+        head, rest = page.split(f"<!-- {name} -->")
+        _, tail = rest.split(f"<!-- /{name} -->")
+        page = f"{head}<!-- {name} -->\n{table(name)}\n<!-- /{name} -->{tail}"
+    (HERE / "README.md").write_text(page, encoding="utf-8")
