@@ -53,7 +53,7 @@ class AIM(Reward):
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
     rest: bool = eqx.field(default=False, static=True)  # no cost while the goal is met: the continuing counterpart of ending there
     step_cost: float = eqx.field(default=0.0, static=True)  # paid on top in every step: time pressure, where no bias b already gives it
-    # r → r / (knee + |r|), off at 0: steep near the goal, level far from it. Where most touches of an object move it the wrong way, a reward
+    # r → r / (knee + |r|), off at 0: steep near the goal, level far from it. Where most touches of an object move it wrongly, a reward
     # that falls evenly with the distance teaches to leave it alone
     knee: float = eqx.field(default=0.0, static=True)
     worst: float = eqx.field(default=float("inf"), static=True)  # the reward is kept above −worst: f is unreliable far from all data
