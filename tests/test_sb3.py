@@ -38,7 +38,7 @@ PLAIN = {  # AIM as `rewards.make("aim")` makes it, where the buffer's own defau
         "lipschitz_weight": 10.0,
         "moving_only": False,
         "rest": False,
-        "knee": 0.0,
+        "worst": float("inf"),
     }
 }
 

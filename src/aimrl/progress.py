@@ -189,12 +189,16 @@ class TensorBoard:
     def __call__(self, event: str, data: Row) -> None:
         if event == "resumed":
             self.purge = data["step"] + 1  # TensorBoard then hides what a run that went on rewrites
-        for name, value in scalars(event, data).items():
-            if self.writer is None:
-                from tensorboardX import SummaryWriter
+        found = scalars(event, data)
+        if found and self.writer is None:
+            from tensorboardX import SummaryWriter
 
-                self.writer = SummaryWriter(str(self.folder), purge_step=self.purge)
+            # Flushed here, where a full disk can be answered, and not by its thread, which would end in a traceback.
+            self.writer = SummaryWriter(str(self.folder), purge_step=self.purge, flush_secs=10**6)
+        for name, value in found.items():
             self.writer.add_scalar(name, value, data["step"])
+        if found:
+            self.writer.flush()
 
     def close(self) -> None:
         if self.writer is not None:
@@ -203,6 +207,7 @@ class TensorBoard:
             except OSError:  # a full disk; tensorboardX would meet it again as Python exits, with a traceback
                 for writer in (self.writer.all_writers or {}).values():
                     writer.event_writer._closed = True  # pyright: ignore[reportAttributeAccessIssue]
+                    writer.event_writer._worker.stop()  # or its thread goes on writing
                 raise
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -203,3 +204,4 @@ def test_the_command_line_tells_of_a_full_disk_in_one_line_though_tensorboard_wr
         for writer in writers:  # tensorboardX calls this as Python exits; it used to end the command in a traceback
             writer.event_writer.close()
         assert writers
+        assert "_EventLoggerThread" not in {type(thread).__name__ for thread in threading.enumerate()}  # it would fail later
