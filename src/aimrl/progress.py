@@ -190,15 +190,16 @@ class TensorBoard:
         if event == "resumed":
             self.purge = data["step"] + 1  # TensorBoard then hides what a run that went on rewrites
         found = scalars(event, data)
-        if found and self.writer is None:
+        if not found:
+            return
+        if self.writer is None:
             from tensorboardX import SummaryWriter
 
             # Flushed here, where a full disk can be answered, and not by its thread, which would end in a traceback.
             self.writer = SummaryWriter(str(self.folder), purge_step=self.purge, flush_secs=10**6)
         for name, value in found.items():
             self.writer.add_scalar(name, value, data["step"])
-        if found:
-            self.writer.flush()
+        self.writer.flush()
 
     def close(self) -> None:
         if self.writer is not None:
@@ -206,8 +207,9 @@ class TensorBoard:
                 self.writer.close()
             except OSError:  # a full disk; tensorboardX would meet it again as Python exits, with a traceback
                 for writer in (self.writer.all_writers or {}).values():
-                    writer.event_writer._closed = True  # pyright: ignore[reportAttributeAccessIssue]
-                    writer.event_writer._worker.stop()  # or its thread goes on writing
+                    events: Any = writer.event_writer  # pyright: ignore[reportAttributeAccessIssue]
+                    events._closed = True
+                    events._worker.stop()  # or its thread goes on writing
                 raise
 
 
