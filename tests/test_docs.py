@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ BUDGETS = (
 # Pages whose code runs as it stands there, in order: shell commands of aimrl, Python, and TOML files that name themselves.
 RUN = [
     *("theory.md", "rewards.md", "tutorials/room.md", "tutorials/first-robot.md", "tutorials/own-environment.md"),
-    *("tutorials/own-reward.md", "tutorials/it-doesnt-learn.md"),
+    *("tutorials/own-reward.md", "tutorials/it-doesnt-learn.md", "howto/pretrained.md"),
 ]
 RUN_SLOWLY = ["tutorials/stable-baselines3.md", "tutorials/claim.md", "howto/sb3.md"]
 
@@ -100,6 +101,7 @@ def workshop(tmp_path, monkeypatch):
     jax.config.update("jax_disable_most_optimizations", True)  # every program is compiled for a few calls only
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # also in processes of a sweep
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "pretrained", tmp_path / "pretrained")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     before = dict(gymnasium.registry)
     yield tmp_path
