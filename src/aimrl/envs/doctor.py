@@ -198,7 +198,7 @@ def _movement(play: _Play, task: GoalTask) -> Iterator[Finding]:
     if size.max() == 0:
         yield Finding("error", "random play never changed the achieved goal", "check that actions act and that achieved_goal is updated")
     elif share < 0.05:
-        advice = "expect a long start: hindsight needs movement (see the options that favour episodes with movement)"
+        advice = "expect a long start: hindsight needs movement (see moved_fraction and moving_starts)"
         yield Finding("warn", f"random play changes the achieved goal in only {share:.1%} of steps", advice)
     else:
         yield Finding("ok", f"random play changes the achieved goal in {share:.0%} of steps")

@@ -23,7 +23,12 @@ _METRICS: tuple[tuple[str, str, str, str], ...] = (  # name in the log (its last
     ("reward/mean", "Reward", "number", "Mean learned reward of a training batch."),
     ("agent/q", "Q value", "number", "Mean of the critic; a runaway here is divergence."),
     ("agent/critic_loss", "Critic loss", "number", ""),
-    ("moved", "Stored episodes in which the goal's object moved", "percent", "While this is near 0, hindsight has nothing to teach."),
+    (
+        "moved",
+        "Stored transitions after which the goal's object still moves",
+        "percent",
+        "While this is near 0, hindsight has nothing to teach.",
+    ),
 )
 _AXES: tuple[plots.Axis, ...] = ("step", "wall")
 _CENTRES: tuple[plots.Centre, ...] = ("mean", "iqm")

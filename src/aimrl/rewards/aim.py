@@ -52,7 +52,6 @@ class AIM(Reward):
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
     rest: bool = eqx.field(default=False, static=True)  # no cost while the goal is met: the continuing counterpart of ending there
-    step_cost: float = eqx.field(default=0.0, static=True)  # paid on top in every step: time pressure, where no bias b already gives it
     # r → r / (knee + |r|), off at 0: steep near the goal, level far from it. Where most touches of an object move it wrongly, a reward
     # that falls evenly with the distance teaches to leave it alone
     knee: float = eqx.field(default=0.0, static=True)
@@ -148,7 +147,7 @@ class AIM(Reward):
             r = f_tp1 - self.potential(state, batch.goal, batch.goal)
         else:
             r = self.gamma * f_tp1 - self.potential(state, batch.achieved, batch.goal)
-        r = by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin) - self.step_cost
+        r = by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin)
         r = jnp.maximum(r / (self.knee + jnp.abs(r)) if self.knee else r, -self.worst)
         return jnp.where(batch.success, 0.0, r) if self.rest else r
 
