@@ -129,12 +129,17 @@ def test_the_same_seed_gives_the_same_result_in_any_company():
     assert not np.allclose(pair.maps.reward[0], pair.maps.reward[1])
 
 
+def test_the_spread_of_visits_is_one_when_even_and_zero_in_one_cell():
+    np.testing.assert_allclose(grid.spread(np.array([[2.0, 2, 2, 2], [0, 8, 0, 0], [1, 1, 0, 0]])), [1.0, 0.0, 0.5], atol=1e-9)
+
+
 def test_violations_count_transitions_above_the_bound():
     world = worlds.parse("+-+-+-+-+\n|S . . G|\n+-+-+-+-+\n", "line")
     f = np.array([0.0, 1.0, 3.0, 4.0])
     # 0-1, 1-0, 1-2, 2-1, 2-3; nothing leaves the goal. The middle hop is 2 high, in both directions.
     assert plots_grid.violations(world, f, 1.0) == (2, 5)
     assert plots_grid.violations(world, f, 2.0) == (0, 5)
+    assert plots_grid.violations(world, f, 1.0, one_sided=True) == (1, 5)  # the way down may be as steep as it likes
     assert plots_grid.rank_correlation(f, np.array([3.0, 2.0, 1.0, 0.0])) == pytest.approx(1.0)
     assert plots_grid.rank_correlation(-f, np.array([3.0, 2.0, 1.0, np.inf])) == pytest.approx(-1.0)
 
@@ -156,6 +161,7 @@ def test_a_run_leaves_its_folder_and_prints_the_contract(tmp_path):
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [1, 2]
     assert lines[-1]["success_rate"] == summary["success_rate"]
+    assert all(0 < line["cells_seen"] <= 1 and 0 < line["spread"] <= 1 for line in lines)
     names = {p.name for p in (out / "figures").iterdir()}
     assert names == {"reward.png", "visits.png", "policy.png", "potential.png", "success.png", "reward.gif"}
     assert [p.name for p in out.parent.iterdir()] == ["run"]

@@ -22,6 +22,8 @@ from aimrl.envs import grid as worlds
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "cells"
+REMARKS = HERE.parent / "rewards" / "README.md"
+ONE_WAY = "results/grid/one-way.txt"  # a loop whose right side can only be fallen down
 SEEDS = 32
 REWARDS = ("aim", "aim+r", "sparse", "dense", "mc", "rnd", "smirl", "wgan", "gail", "fairl")
 # The text of the paper as it stands: bound 1, reward f − max f without normalising, no task reward, and the penalty's weight not given.
@@ -42,7 +44,8 @@ class Cell:
     def command(self) -> str:
         out = f"runs/{self.name}"
         if self.options:  # not every option has a flag
-            asked = f"seeds={self.seeds}, iterations={self.iterations}, entropy={self.entropy}, out={out!r}, **{self.options}"
+            options = {k: "every cell of the world" if k == "examples" else v for k, v in self.options.items()}
+            asked = f"seeds={self.seeds}, iterations={self.iterations}, entropy={self.entropy}, out={out!r}, **{options}"
             return f"aimrl.grid.run({self.world!r}, {self.reward!r}, {self.preset!r}, {asked})"
         entropy = f" --entropy {self.entropy}" if self.entropy else ""
         return (
@@ -68,6 +71,28 @@ def cells() -> list[Cell]:
         listed.append(Cell(f"text-room-aim-{entropy}", "room", "aim", "paper", 500, entropy, options=TEXT))
     for reward in ("sparse", "dense", "mc", "rnd", "smirl", "wgan"):
         listed.append(Cell(f"fast-room-{reward}", "room", reward, "fast", 500))
+    return listed + remarks()
+
+
+def remarks() -> list[Cell]:
+    """Remarks of the paper as experiments, the three bounds, and targets that cover the world; tables in results/rewards/."""
+    room = lambda name, reward="aim", **options: Cell(name, "room", reward, "fast", 100, options=options)  # noqa: E731
+    listed = [Cell(f"remark-updates-{n}", "room", "aim", "paper", 100, 0.3, options={"reward_updates": n}) for n in (1, 2, 5, 10, 20, 50)]
+    listed += [room("remark-no-goal-term", goal_term=False)]
+    listed += [room(f"remark-form-{form}", form=form) for form in ("shaped", "to-goal")]
+    listed += [room(f"remark-gaussian-{std}", target_std=std) for std in (0.05, 0.1, 0.2)]
+    for reward in ("rnd", "mc", "smirl", "gail"):
+        listed.append(Cell(f"remark-bonus-{reward}", "room", reward, "paper", 500, 0.3, options={"task_weight": 0.0}))
+    for world, name, iterations in (("room", "room", 100), ("windy", "windy", 50), (ONE_WAY, "one-way", 50)):
+        for bound in ("two-sided", "one-sided", "expected"):
+            listed.append(Cell(f"bound-{name}-{bound}", world, "aim", "fast", iterations, options={"bound": bound}))
+    everywhere = worlds.load("room").features().tolist()
+    listed += [
+        room("cover-visited", target="visited"),
+        room("cover-examples", target="examples", examples=everywhere),
+        room("cover-rnd", "rnd", task_weight=0.0),
+        room("cover-goal"),
+    ]
     return listed
 
 
@@ -83,6 +108,9 @@ def measure(cell: Cell) -> None:
         "command": cell.command(),
         "entropy": float(config.q.entropy),
         "step_bound": getattr(made, "step_bound", None),
+        "one_sided": getattr(made, "bound", "two-sided") != "two-sided",
+        "cells_seen": [line["cells_seen"] for line in result.history],
+        "spread": [line["spread"] for line in result.history],
         "w1_estimate": [line.get("aim/w1") for line in result.history],
         "versions": runs.versions(),
     }
@@ -120,7 +148,7 @@ def load(name: str) -> tuple[dict, dict[str, np.ndarray]]:
 def tables() -> None:
     """One row a cell and moment; potentials and distances for those that have them."""
     rows = []
-    for cell in cells():
+    for cell in [c for c in cells() if c not in remarks()]:
         if not (CELLS / f"{cell.name}.npz").exists():
             continue
         about, data = load(cell.name)
@@ -149,10 +177,8 @@ def tables() -> None:
         writer.writerows(rows)
     commands = {c.name: c.command() for c in cells() if (CELLS / f"{c.name}.npz").exists()}
     runs.write_json(HERE / "commands.json", {"versions": runs.versions(), "cells": commands})
-    page = (HERE / "README.md").read_text(encoding="utf-8")
-    head, rest = page.split("<!-- tables -->")
-    _, tail = rest.split("<!-- /tables -->")
-    (HERE / "README.md").write_text(f"{head}<!-- tables -->\n\n{markdown(rows)}\n<!-- /tables -->{tail}", encoding="utf-8")
+    put(HERE / "README.md", markdown(rows))
+    put(REMARKS, remark_tables())
     print(f"{len(rows)} rows, {len(commands)} cells")
 
 
@@ -193,6 +219,122 @@ def markdown(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def kept_remarks() -> dict[str, dict]:
+    """What the tables of remarks show of each kept cell, at its end."""
+    rows = {}
+    for cell in [c for c in cells() if c.name == "fast-room-aim"] + remarks():
+        if not (CELLS / f"{cell.name}.npz").exists():
+            continue
+        about, data = load(cell.name)
+        world = worlds.load(cell.world)
+        distance = grid.optimal_distance(world)
+        mean, low, high = interval(data["rates"][-1])
+        rho = [r for r in (plots_grid.rank_correlation(p, distance) for p in data["potential"]) if np.isfinite(r)]
+        row = {"success": f"{100 * mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]", "rho": f"{np.mean(rho):.2f}" if rho else ""}
+        if about["step_bound"]:
+            row |= {
+                k: f"{v:.1f}" if np.isfinite(v) and v < 1e4 else "∞" if np.isinf(v) else f"{v:.0e}"
+                for k, v in distances(world, data, about).items()
+            }
+        row |= {
+            "spread": f"{about['spread'][-1]:.2f}",
+            "over_time": f"{np.mean(about['spread']):.2f}",
+            "seen": f"{100 * about['cells_seen'][-1]:.0f} %",
+        }
+        rows[cell.name] = row
+    return rows
+
+
+def as_critic(name: str) -> str:
+    """Success if the agent climbs f itself instead of learning Q from it: greedily, and sampled as the agent samples."""
+    about, data = load(name)
+    world = worlds.load(about["world"])
+    rates: dict[str, list[float]] = {"Q, sampled": [], "f, greedy": [], "f, sampled": []}
+    for potential, learned in zip(data["potential"].astype(float), data["policy"].astype(float)):
+        ahead = (1 - world.gust_prob) * potential[world.move] + world.gust_prob * potential[world.gust]
+        logits = ahead / np.ptp(potential) / about["entropy"]
+        soft = np.exp(logits - logits.max(1, keepdims=True))
+        for key, policy in (("Q, sampled", learned), ("f, greedy", ahead == ahead.max(1, keepdims=True)), ("f, sampled", soft)):
+            rates[key].append(arrives(world, policy / policy.sum(1, keepdims=True)))
+    return "; ".join(f"{key} {100 * np.mean(v):.0f} % (best seed {100 * np.max(v):.0f} %)" for key, v in rates.items())
+
+
+def arrives(world: worlds.World, policy: np.ndarray) -> float:
+    """The exact chance that an episode under a policy reaches the goal within the time limit."""
+    chain = np.zeros((world.n_states, world.n_states))
+    for target, probability in ((world.move, 1 - world.gust_prob), (world.gust, world.gust_prob)):
+        np.add.at(chain, (np.arange(world.n_states)[:, None], target), policy * probability)
+    chain[world.goals] = np.eye(world.n_states)[world.goals]
+    return float((np.linalg.matrix_power(chain, world.limit)[world.starts][:, world.goals]).sum(1).mean())
+
+
+def at_random(world: worlds.World) -> np.ndarray:
+    """Expected visits of an episode under the uniform policy."""
+    moves = np.zeros((world.n_states, world.n_states))
+    for target, probability in ((world.move, 1 - world.gust_prob), (world.gust, world.gust_prob)):
+        np.add.at(moves, (np.arange(world.n_states)[:, None], target), probability / 4)
+    moves[world.goals] = 0.0
+    here = np.bincount(world.starts, minlength=world.n_states) / len(world.starts)
+    total = here.copy()
+    for _ in range(world.limit):
+        here = here @ moves
+        total += here
+    return total
+
+
+def remark_tables() -> str:
+    rows = kept_remarks()
+
+    def table(head: str, keys: tuple[str, ...], prefix: str, rename=lambda n: n) -> list[str]:
+        lines = [f"| {head} |", "| --- " + "| ---: " * len(keys) + "|"]
+        return (
+            lines
+            + [f"| {rename(n)} | " + " | ".join(r.get(k, "") for k in keys) + " |" for n, r in rows.items() if n.startswith(prefix)]
+            + [""]
+        )
+
+    word = lambda prefix: lambda n: n.removeprefix(prefix)  # noqa: E731
+    estimate = ("success", "rho", "w1_aim", "w1_hop", "w1_eq4", "w1_dual")
+    lines = ["Potential updates an iteration (room, preset `paper`, entropy 0.3, 100 iterations):", ""]
+    lines += table(
+        "updates | success | rank correlation | AIM's estimate | w1_hop | w1_eq4 | w1_dual",
+        estimate,
+        "remark-updates-",
+        word("remark-updates-"),
+    )
+    lines += ["One thing changed at a time (room, preset `fast`, 100 iterations; `fast-room-aim` is the preset itself, with 64 seeds):", ""]
+    changed = {n for n in rows if n.startswith(("remark-no", "remark-form", "remark-gaussian", "fast-room-aim"))}
+    lines += ["| changed | success | rank correlation |", "| --- | ---: | ---: |"]
+    lines += [f"| {word('remark-')(n)} | {rows[n]['success']} | {rows[n]['rho']} |" for n in rows if n in changed] + [""]
+    lines += ["Bonuses without the task reward (room, preset `paper`, entropy 0.3, 500 iterations):", ""]
+    lines += table("bonus | success | cells seen", ("success", "seen"), "remark-bonus-", word("remark-bonus-"))
+    lines += ["The three bounds (preset `fast`; room 100 iterations, windy and the one-way loop 50):", ""]
+    lines += table(
+        "world and bound | success | rank correlation | AIM's estimate | w1_hop | w1_eq4 | w1_dual", estimate, "bound-", word("bound-")
+    )
+    lines += [
+        "How evenly an agent covers the room: entropy of its visits over that of an even spread, after 100 iterations and on average over",
+        "",
+    ]
+    lines[-2] += " them; share of the cells that 100 episodes enter (preset `fast`)."
+    lines += table("target | spread at the end | on average | cells seen", ("spread", "over_time", "seen"), "cover-", word("cover-"))
+    lines.insert(-1, f"| uniform random actions (exact) | {grid.spread(at_random(worlds.load('room'))):.2f} | | |")
+    critics = [n for n in ("fast-room-aim", "paper-room-aim-0.3", "fast-windy-aim", "fast-torus-aim") if (CELLS / f"{n}.npz").exists()]
+    lines += [
+        "f in the critic's place: the agent climbs f one step ahead instead of learning Q (exact chance to arrive, mean of seeds).",
+        "",
+    ]
+    lines += ["| cell | chance to arrive |", "| --- | --- |"] + [f"| {n} | {as_critic(n)} |" for n in critics]
+    return "\n".join(lines) + "\n"
+
+
+def put(page: Path, tables: str) -> None:
+    """Replace what stands between a page's two marks."""
+    head, rest = page.read_text(encoding="utf-8").split("<!-- tables -->")
+    _, tail = rest.split("<!-- /tables -->")
+    page.write_text(f"{head}<!-- tables -->\n\n{tables}\n<!-- /tables -->{tail}", encoding="utf-8")
+
+
 def mass(name: str, world: worlds.World, visits: np.ndarray) -> dict[str, float]:
     """Where an episode's time goes, undiscounted."""
     share, (x, y) = visits / visits.sum(), world.xy.T
@@ -228,7 +370,7 @@ def distances(world: worlds.World, data: dict[str, np.ndarray], about: dict) -> 
         # A policy that all but never arrives has distances beyond the program's precision: there the primal sum, which equals it.
         never = theory.hitting_time(chain).max() > 1e6
         keep["w1_dual"].append(theory.w1_primal(chain) if never else theory.w1_dual(chain)[0])
-        bad, total = plots_grid.violations(world, potential, about["step_bound"])
+        bad, total = plots_grid.violations(world, potential, about["step_bound"], about.get("one_sided", False))
         keep["violations"].append(bad / total)
     return {k: float(np.median(v)) for k, v in keep.items()}
 
@@ -271,7 +413,9 @@ def scatter(name: str, title: str):
     def draw(figure, ax):
         about, data = load(name)
         world = worlds.load(about["world"])
-        plots_grid.against_distance(ax, world, data["potential"][0], grid.optimal_distance(world), about["step_bound"])
+        plots_grid.against_distance(
+            ax, world, data["potential"][0], grid.optimal_distance(world), about["step_bound"], about.get("one_sided", False)
+        )
         ax.set_title(f"{title}: {ax.get_title()}", fontsize=10.5)
 
     return draw

@@ -43,6 +43,8 @@ class Config:
     her_redraws: int = 0  # in every second transition, redraw a hindsight goal up to this often while the state already meets it
     moved_fraction: float = 0.0  # share of a batch from before the achieved goal moves: the rest of an episode has no goal left to teach
 
+    rare_goals: int = 1  # draw that share this many times over and keep the transitions whose goals few others meet (1: keep all)
+
     bound_targets: bool = False  # keep Q targets within what the reward allows, where its range is known
     end_on_success: bool = True  # episodes end when the goal is reached, as in the paper
     success_terminates: bool = True  # reaching the goal is terminal in the targets
@@ -176,10 +178,10 @@ def preset_values(preset: str, reward: str) -> dict[str, Any]:
 
 
 _POSITIVE = ("steps", "num_envs", "round_steps", "round_updates", "batch_size", "buffer_size", "potential_batch", "potential_window")
-_POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
+_POSITIVE += ("rare_goals", "eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
 # Beyond these a mistake or a stranger's file is more likely than a wish. What has no number here stays below 2³¹.
 _LARGEST = {"steps": 2**31 - 2**20, "num_envs": 10_000, "round_steps": 2**20, "round_updates": 2**20, "potential_updates": 2**20}
-_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "env_timeout": 1e6}
+_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "rare_goals": 100, "env_timeout": 1e6}
 MAX_PRESET = 1 << 20  # bytes
 _SHARES = ("her_ratio", "moved_fraction", "random_start", "random_final", "random_decay")
 

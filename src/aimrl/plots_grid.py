@@ -84,8 +84,8 @@ def arrows(ax: Axes, world: World, policy: np.ndarray, title: str) -> None:
     ax.set_title(title, pad=18 if world.windy.any() else 8)
 
 
-def violations(world: World, potential: np.ndarray, bound: float) -> tuple[int, int]:
-    """How many possible transitions change the potential by more than the bound (by a hundredth at least), and how many there are.
+def violations(world: World, potential: np.ndarray, bound: float, one_sided: bool = False) -> tuple[int, int]:
+    """How many possible transitions change (one-sided: raise) the potential by over 1.01 bounds, and of how many there are.
 
     A goal ends the episode, so nothing leaves it.
     """
@@ -94,7 +94,8 @@ def violations(world: World, potential: np.ndarray, bound: float) -> tuple[int, 
     for target, probability in ((world.move, 1 - world.gust_prob), (world.gust, world.gust_prob)):
         possible = (probability > 0) & inner[:, None] & (target != np.arange(world.n_states)[:, None])
         pairs = np.unique(np.stack([np.nonzero(possible)[0], target[possible]], 1), axis=0)
-        change.append(np.abs(potential[pairs[:, 1]] - potential[pairs[:, 0]]))
+        rise = potential[pairs[:, 1]] - potential[pairs[:, 0]]
+        change.append(rise if one_sided else np.abs(rise))
         count.append(len(pairs))
     return int((np.concatenate(change) > 1.01 * bound).sum()), sum(count)
 
@@ -109,7 +110,9 @@ def rank_correlation(potential: np.ndarray, distance: np.ndarray) -> float:
     return float(spearmanr(potential[ok], -distance[ok])[0])  # pyright: ignore[reportArgumentType]
 
 
-def against_distance(ax: Axes, world: World, potential: np.ndarray, distance: np.ndarray, bound: float | None) -> None:
+def against_distance(
+    ax: Axes, world: World, potential: np.ndarray, distance: np.ndarray, bound: float | None, one_sided: bool = False
+) -> None:
     """The learned potential of each state against its exact optimal distance; with a bound, in steps below the goal's."""
     ok = np.isfinite(distance) & np.isfinite(potential)
     rho = rank_correlation(potential, distance)
@@ -119,7 +122,7 @@ def against_distance(ax: Axes, world: World, potential: np.ndarray, distance: np
     if bound:
         limit = np.array([0, distance[ok].max()])
         ax.plot(limit, -limit, color="#444444", lw=1.3, ls="--", label="one bound a step")
-        bad, total = violations(world, potential, bound)
+        bad, total = violations(world, potential, bound, one_sided)
         title += f"; {bad} of {total} transitions above the bound"
         ax.legend(frameon=False)
     ax.set(xlabel="exact optimal distance d♦ to the goal (steps)", ylabel="potential − goal's, in steps" if bound else "reward")
@@ -149,7 +152,7 @@ def picture(path: Path, size: tuple[float, float], draw: Any) -> None:
         figure.savefig(path)
 
 
-def draw_all(folder: Path, world: World, result: Result, distance: np.ndarray, bound: float | None) -> None:
+def draw_all(folder: Path, world: World, result: Result, distance: np.ndarray, bound: float | None, one_sided: bool = False) -> None:
     """Every picture of one run: maps of its first seed, curves of all."""
     folder.mkdir(parents=True, exist_ok=True)
     policy, reward, potential = (np.asarray(m[0]) for m in result.maps)
@@ -161,7 +164,7 @@ def draw_all(folder: Path, world: World, result: Result, distance: np.ndarray, b
     picture(folder / "reward.png", (6.4, 5.4), heat_map)
     picture(folder / "visits.png", (5.4, 5.4), lambda _, ax: bubbles(ax, world, result.visits[0], f"State visitation {last}"))
     picture(folder / "policy.png", (5.4, 5.4), lambda _, ax: arrows(ax, world, policy, f"Policy {last}"))
-    picture(folder / "potential.png", (6.4, 4.8), lambda _, ax: against_distance(ax, world, potential, distance, bound))
+    picture(folder / "potential.png", (6.4, 4.8), lambda _, ax: against_distance(ax, world, potential, distance, bound, one_sided))
     picture(folder / "success.png", (6.4, 4.2), lambda _, ax: curve(ax, result.history, "Success of the sampled policy"))
     animate(folder / "reward.gif", world, result.frames, [np.mean(line["success_rate"][0]) for line in result.history])
 

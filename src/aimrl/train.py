@@ -458,7 +458,8 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     if (c.agent == "soft_q") != spec.discrete:
         kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
-    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.success_terminates or task.terminates_on_success)
+    terminal = c.success_terminates or task.terminates_on_success
+    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.rare_goals, terminal)
     sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
     return Round(agent, reward, bonus, how, make_judge(task), sizes)

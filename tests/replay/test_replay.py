@@ -154,6 +154,16 @@ def test_a_share_of_each_batch_comes_from_before_the_goal_moves():
     assert np.isfinite(draw(none_moved, replay.Hindsight(moved_fraction=0.5)).obs).all()
 
 
+def test_rare_goals_are_drawn_as_often_as_common_ones():
+    """Nine episodes end at the same place, one elsewhere: drawn evenly over places, half of the goals are the rare one."""
+    ring = filled([1] * 10, capacity=100)
+    where = jnp.where(ring.obs[:, :1] == 9, jnp.array([50.0, 0.0]), jnp.array([10.0, 0.0]))
+    ring = dataclasses.replace(ring, achieved=where + 3.0 * ring.obs[:, 1:2])  # moves in its one step
+    share = lambda **how: (draw(ring, replay.Hindsight(ratio=1.0, moved_fraction=1.0, **how)).goal[:, 0] > 30).mean()  # noqa: E731
+    assert abs(share() - 0.1) < 0.02
+    assert abs(share(rare=16) - 0.5) < 0.15  # how rare a goal is, is judged by 64 others
+
+
 def test_the_recent_window_holds_only_the_newest_transitions():
     b = draw(filled([6] * 5), window=12)
     assert set(b.obs[:, 0]) == {3, 4}

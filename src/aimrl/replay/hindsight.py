@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aimrl.replay.ring import Judge, Ring
 from aimrl.types import Transition
 
+REFERENCES = 64  # goals of a draw against which its rarity is judged
 STRATEGIES = ("future", "final", "episode", "random", "none")
 
 
@@ -22,23 +23,29 @@ class Hindsight:
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
     redraws: int = 0  # in every second transition, draw a future goal again, up to this often, while the state already meets it
     moved_fraction: float = 0.0  # share of a batch taken from before the achieved goal moves
+    rare: int = 1  # draw the moved share this many times over, and keep transitions whose goals few others of them meet
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
 
 
 def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Judge, window: int | None = None) -> Transition:
     """A batch of transitions, from the last `window` ones if given."""
-    k_row, k_moved, k_goal, k_relabel = jax.random.split(key, 4)
+    k_row, k_moved, k_goal, k_moved_goal, k_relabel, k_rare = jax.random.split(key, 6)
     rows = ring.table.shape[0]
     row = _draw(ring.table, ring.span, k_row, batch, window)
-    if how.moved_fraction > 0:
+    steps = _draw_steps(ring, row, k_goal, how, judge)
+    moved = round(how.moved_fraction * batch)
+    if moved:
         some = ring.moved_span[1] > ring.moved_span[0]
-        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, batch, window)
-        share = jnp.arange(batch) < round(how.moved_fraction * batch)
-        row = jnp.where(share & some, moved_row, row)
+        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, moved * how.rare, window)
+        moved_steps = _draw_steps(ring, moved_row, k_moved_goal, how, judge)
+        if how.rare > 1:
+            keep = _rarest(ring.achieved[(moved_row + moved_steps) % rows], k_rare, moved, judge)
+            moved_row, moved_steps = moved_row[keep], moved_steps[keep]
+        row = row.at[:moved].set(jnp.where(some, moved_row, row[:moved]))
+        steps = steps.at[:moved].set(jnp.where(some, moved_steps, steps[:moved]))
     next_row = (row + 1) % rows
     achieved, desired = ring.achieved[row], ring.desired[row]
 
-    steps = _draw_steps(ring, row, k_goal, how, judge)
     future = ring.achieved[(row + steps) % rows]
     if how.strategy == "random":
         hindsight = ring.achieved[_draw(ring.table, ring.span, k_goal, batch, window)]
@@ -71,6 +78,15 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
         prefix_mean=None if ring.prefix_mean is None else ring.prefix_mean[next_row],
         prefix_var=None if ring.prefix_var is None else ring.prefix_var[next_row],
     )
+
+
+def _rarest(goal: Float[Array, "n g"], key: PRNGKeyArray, keep: int, judge: Judge) -> Int[Array, " keep"]:
+    """Draw without replacement, each goal as one over the number of the others that meet it: spreads goals evenly over all reached."""
+    n, others = goal.shape[0], goal[: min(REFERENCES, goal.shape[0])]
+    pairs = (n, others.shape[0], goal.shape[1])
+    _, met = judge(jnp.broadcast_to(others, pairs), jnp.broadcast_to(goal[:, None], pairs))
+    score = jax.random.gumbel(key, (n,)) - jnp.log(1.0 + met.sum(1))
+    return jax.lax.top_k(score, keep)[1]
 
 
 def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, n: int, window: int | None) -> Int[Array, " n"]:
