@@ -11,6 +11,7 @@ from problems import TINY, point_goal
 
 from aimrl import runs
 from aimrl.config import make_config
+from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
 from aimrl.train import Collector, Trainer, env_seed, load_run, train
 from aimrl.types import UserError
@@ -136,6 +137,20 @@ def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_pa
     assert trainer_steps == {1: (240, 240), 4: (240, 240)}
 
 
+def test_random_actions_come_at_the_rate_asked_for_and_are_held(tmp_path):
+    """Episodes of 15 steps under random actions held for five: 12 of 14 steps repeat the one before."""
+    for hold, repeats in ((5, 12 / 14), (1, 0.0)):
+        train(config(num_envs=4, steps=240, learning_starts=1_000, random_hold=hold), tmp_path / str(hold), env=point_goal)
+        ring = arrays(tmp_path / str(hold), 240)["ring.safetensors"]
+        inner = (ring["kind"][:-1] > 0) & (ring["kind"][1:] > 0)
+        assert (ring["action"][1:] == ring["action"][:-1]).all(-1)[inner].mean() == pytest.approx(repeats, abs=0.01)
+    with vector.make(point_goal, 1, 0) as env:
+        t = Trainer(config(agent_options={"noise": 0.0}), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
+    x = np.ones((4000, 2), np.float32)
+    action = t.round.explore(t.brain, x, x, jax.random.PRNGKey(1), jax.random.PRNGKey(2), np.float32(0.3))
+    assert abs((action == t.round.act(t.brain, x, x)).all(-1).mean() - 0.7) < 0.03
+
+
 @pytest.mark.parametrize(("moving", "first"), [(0, 60), (100, 180), (10**6, 1_500)])
 def test_learning_waits_until_goals_have_moved_but_not_for_ever(moving, first, tmp_path):
     """A point under random actions moves at once, so a hundred such transitions are there after a few episodes of 15 steps."""
@@ -244,8 +259,6 @@ def test_hindsight_episodes_keep_failures_apart_from_time_limits():
 
 def test_trainer_state_is_only_arrays(tmp_path):
     """Whatever a checkpoint saves must be arrays: nothing that would need pickle."""
-    from aimrl.envs import vector
-
     with vector.make(point_goal, 1, 0) as env:
         t = Trainer(config(), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((t.brain, t.ring)))

@@ -421,6 +421,25 @@ def scatter(name: str, title: str):
     return draw
 
 
+def bounds(name: str, which: str, title: str):
+    """The best potential under one of the bounds, for the chain of a learned policy."""
+
+    def draw(figure, ax):
+        about, data = load(name)
+        world = worlds.load(about["world"])
+        mdp = theory.GoalMDP(*worlds.exact_mdp(world))
+        policy = data["policy"][0].astype(float)
+        chain = theory.induced_chain(mdp, policy / policy.sum(1, keepdims=True))
+        value, f = {
+            "dual": lambda: theory.w1_dual(chain),
+            "eq4": lambda: (theory.w1_eq4(chain), theory.eq4_potential(chain)),
+            "hop": lambda: (theory.w1_hop(chain), -theory.hop_distance(chain)),
+        }[which]()
+        figure.colorbar(plots_grid.heat(ax, world, np.asarray(f, float), f"{title}: {value:.1f}"), ax=ax, shrink=0.75)
+
+    return draw
+
+
 def curves(names: dict[str, str], title: str):
     def draw(figure, ax):
         for name, label in names.items():
@@ -487,6 +506,8 @@ def figures() -> None:
         + [reward(f"paper-room-{r}-0.3", f"{label}: reward") for r, label in compared.items()],
         4,
     )
+    named = {"hop": "every transition (w1_hop)", "eq4": "E|f(s) − f(s′)| ≤ 1 (w1_eq4)", "dual": "the exact dual (w1_dual)"}
+    make("bounds.png", ["fast-windy-aim"], [bounds("fast-windy-aim", k, label) for k, label in named.items()], 3)
     distance = {"fast-room-aim": "AIM", "paper-room-wgan-0.3": "WGAN", "paper-room-mc-0.3": "MC"}
     make("distance.png", list(distance), [scatter(n, label) for n, label in distance.items()], 3)
     for entropy in (0.3, 0.1):

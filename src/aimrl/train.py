@@ -112,8 +112,12 @@ class Round(eqx.Module):
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
         return ring, inputs
 
-    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, key: PRNGKeyArray, random: Array) -> Array:
-        return self.agent.explore(brain.agent, brain.inputs(obs, goal), key, random)
+    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, key: PRNGKeyArray, held: PRNGKeyArray, random: Array) -> Array:
+        """The agent's action for gathering; with probability `random` one drawn from `held`, which stays the same while a draw is held."""
+        k_which, k_action = jax.random.split(held)
+        action = self.agent.explore(brain.agent, brain.inputs(obs, goal), key)
+        which = jax.random.uniform(k_which, (action.shape[0], 1)) < random
+        return jnp.where(which, self.agent.random_action(k_action, action.shape), action)
 
     def act(self, brain: Brain, obs: AnyArray, goal: AnyArray) -> Array:
         return self.agent.act(brain.agent, brain.inputs(obs, goal))
@@ -270,9 +274,10 @@ class Trainer:
         self.step = self.saved = 0
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
+        self.held = jax.random.fold_in(self.root, 2**32 - 1)  # of random actions; no step is as large
         self.learn = jax.jit(lambda brain, ring, key: self.round.learn(brain, ring, key), donate_argnums=0)
         self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
-        self.explore = jax.jit(lambda brain, obs, goal, key, random: self.round.explore(brain, obs, goal, key, random))
+        self.explore = jax.jit(lambda *x: self.round.explore(*x))
 
     # Algorithm 1. Slips of the printed version, repaired: an episode starts at the present t, not K; s advances to s′; the time limit is T
     # steps, not T + 1; the end of an epoch doesn't cut episodes short.
@@ -308,8 +313,9 @@ class Trainer:
         for _ in range(steps // n):
             random = np.float32(self.random_share() if ready else 1.0)
             key = jax.random.fold_in(self.root, 2 * self.step)
+            held = jax.random.fold_in(self.held, self.step // (n * self.config.random_hold))
             obs = self.collector.obs
-            action = np.asarray(self.explore(self.brain, obs.observation, obs.desired_goal, key, random))
+            action = np.asarray(self.explore(self.brain, obs.observation, obs.desired_goal, key, held, random))
             if not np.isfinite(action).all():
                 self.give_up("the policy's action is not a number")
             self.actions.append(action)
@@ -459,7 +465,7 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
         kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
     terminal = c.success_terminates or task.terminates_on_success
-    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.rare_goals, terminal)
+    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.match_goals, terminal)
     sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
     return Round(agent, reward, bonus, how, make_judge(task), sizes)

@@ -93,15 +93,6 @@ def test_the_action_cost_weighs_the_same_for_a_reward_of_any_size():
     np.testing.assert_allclose(gradient(larger), 100 * gradient(member), rtol=1e-4, atol=1e-6)
 
 
-def test_exploration_is_random_at_the_rate_asked_for():
-    agent = TD3(hidden=(8,), noise=0.0)
-    state = agent.init(jax.random.PRNGKey(0), 2, 3)
-    x = jnp.ones((4000, 2))
-    action = agent.explore(state, x, jax.random.PRNGKey(1), jnp.float32(0.3))
-    same = (action == agent.act(state, x)).all(-1).mean()
-    assert abs(same - 0.7) < 0.03
-
-
 def test_an_unknown_agent_or_option_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="td3"):
         agents.make("tdd3")

@@ -154,14 +154,18 @@ def test_a_share_of_each_batch_comes_from_before_the_goal_moves():
     assert np.isfinite(draw(none_moved, replay.Hindsight(moved_fraction=0.5)).obs).all()
 
 
-def test_rare_goals_are_drawn_as_often_as_common_ones():
-    """Nine episodes end at the same place, one elsewhere: drawn evenly over places, half of the goals are the rare one."""
-    ring = filled([1] * 10, capacity=100)
-    where = jnp.where(ring.obs[:, :1] == 9, jnp.array([50.0, 0.0]), jnp.array([10.0, 0.0]))
-    ring = dataclasses.replace(ring, achieved=where + 3.0 * ring.obs[:, 1:2])  # moves in its one step
-    share = lambda **how: (draw(ring, replay.Hindsight(ratio=1.0, moved_fraction=1.0, **how)).goal[:, 0] > 30).mean()  # noqa: E731
-    assert abs(share() - 0.1) < 0.02
-    assert abs(share(rare=16) - 0.5) < 0.15  # how rare a goal is, is judged by 64 others
+def test_matched_goals_spread_like_the_desired_ones():
+    """Of twenty episodes seventeen end where no goal is desired, two at one desired place and one at another."""
+    ends = np.array([90.0] * 17 + [10.0, 10.0, 50.0])
+    ring = filled([1] * 20, capacity=100)
+    number, t = np.asarray(ring.obs[:, 0]).astype(int), np.asarray(ring.obs[:, 1])
+    achieved = jnp.stack([jnp.where(t > 0, ends[number], 0.0), jnp.zeros(len(t))], 1)
+    desired = jnp.stack([jnp.where(number % 2 == 0, 10.0, 50.0), jnp.zeros(len(t))], 1)  # half of them each
+    ring = dataclasses.replace(ring, achieved=achieved, desired=desired)
+    share = lambda place, **how: (draw(ring, replay.Hindsight(ratio=1.0, moved_fraction=1.0, **how)).goal[:, 0] == place).mean()  # noqa: E731
+    assert abs(share(90) - 17 / 20) < 0.03
+    assert share(90, matched=4) < 0.05
+    assert abs(share(50, matched=4) - 0.5) < 0.15  # judged by 256 goals
 
 
 def test_the_recent_window_holds_only_the_newest_transitions():

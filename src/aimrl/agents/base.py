@@ -6,6 +6,7 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from aimrl.types import Metrics
@@ -38,5 +39,9 @@ class Agent(eqx.Module):
         """The policy's best action."""
 
     @abc.abstractmethod
-    def explore(self, state: Any, x: Float[Array, "n x"], key: PRNGKeyArray, random: Float[Array, ""]) -> Float[Array, "n a"]:
-        """An action for gathering data; with probability `random` a uniformly random one."""
+    def explore(self, state: Any, x: Float[Array, "n x"], key: PRNGKeyArray) -> Float[Array, "n a"]:
+        """The policy's action with the noise for gathering data."""
+
+    def random_action(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "n a"]:
+        """Uniform over all actions."""
+        return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)

@@ -50,9 +50,9 @@ class DiscreteSoftQ(Agent):
         q = state.online.params(x)
         return jax.nn.one_hot(q.argmax(-1), q.shape[-1])
 
-    def explore(self, state: soft_q.SoftQ, x: Float[Array, "n x"], key: PRNGKeyArray, random: Float[Array, ""]) -> Float[Array, "n a"]:
-        k_sample, k_which, k_uniform = jax.random.split(key, 3)
+    def explore(self, state: soft_q.SoftQ, x: Float[Array, "n x"], key: PRNGKeyArray) -> Float[Array, "n a"]:
         q = state.online.params(x)
-        sampled = jax.random.categorical(k_sample, q / self.entropy)
-        uniform = jax.random.randint(k_uniform, sampled.shape, 0, q.shape[-1])
-        return jax.nn.one_hot(jnp.where(jax.random.uniform(k_which, sampled.shape) < random, uniform, sampled), q.shape[-1])
+        return jax.nn.one_hot(jax.random.categorical(key, q / self.entropy), q.shape[-1])
+
+    def random_action(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "n a"]:
+        return jax.nn.one_hot(jax.random.randint(key, shape[:-1], 0, shape[-1]), shape[-1])

@@ -105,8 +105,5 @@ class SAC(Agent):
     def act(self, state: SACState, x: Float[Array, "n x"]) -> Float[Array, "n a"]:
         return jnp.tanh(jnp.split(state.actor.params(x), 2, axis=-1)[0])
 
-    def explore(self, state: SACState, x: Float[Array, "n x"], key: PRNGKeyArray, random: Float[Array, ""]) -> Float[Array, "n a"]:
-        k_sample, k_which, k_uniform = jax.random.split(key, 3)
-        action, _ = squashed_gaussian(state.actor.params(x), k_sample)
-        uniform = jax.random.uniform(k_uniform, action.shape, minval=-1.0, maxval=1.0)
-        return jnp.where(jax.random.uniform(k_which, (x.shape[0], 1)) < random, uniform, action)
+    def explore(self, state: SACState, x: Float[Array, "n x"], key: PRNGKeyArray) -> Float[Array, "n a"]:
+        return squashed_gaussian(state.actor.params(x), key)[0]

@@ -128,9 +128,6 @@ class TD3(Agent):
     def act(self, state: TD3State, x: Float[Array, "n x"]) -> Float[Array, "n a"]:
         return jnp.tanh(state.actor.params(x))
 
-    def explore(self, state: TD3State, x: Float[Array, "n x"], key: PRNGKeyArray, random: Float[Array, ""]) -> Float[Array, "n a"]:
-        k_noise, k_which, k_uniform = jax.random.split(key, 3)
+    def explore(self, state: TD3State, x: Float[Array, "n x"], key: PRNGKeyArray) -> Float[Array, "n a"]:
         action = self.act(state, x)
-        action = jnp.clip(action + self.noise * jax.random.normal(k_noise, action.shape), -1.0, 1.0)
-        uniform = jax.random.uniform(k_uniform, action.shape, minval=-1.0, maxval=1.0)
-        return jnp.where(jax.random.uniform(k_which, (x.shape[0], 1)) < random, uniform, action)
+        return jnp.clip(action + self.noise * jax.random.normal(key, action.shape), -1.0, 1.0)

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from aimrl.replay.ring import Judge, Ring
 from aimrl.types import Transition
 
-REFERENCES = 64  # goals of a draw against which its rarity is judged
+REFERENCES = 256  # goals from which densities are estimated
+BANDWIDTH = 0.3  # of that estimate, in standard deviations of the desired goals
 STRATEGIES = ("future", "final", "episode", "random", "none")
 
 
@@ -23,23 +24,24 @@ class Hindsight:
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
     redraws: int = 0  # in every second transition, draw a future goal again, up to this often, while the state already meets it
     moved_fraction: float = 0.0  # share of a batch taken from before the achieved goal moves
-    rare: int = 1  # draw the moved share this many times over, and keep transitions whose goals few others of them meet
+    matched: int = 0  # draw that share this many times over, and of these so that hindsight goals spread like the desired ones (0: off)
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
 
 
 def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Judge, window: int | None = None) -> Transition:
     """A batch of transitions, from the last `window` ones if given."""
-    k_row, k_moved, k_goal, k_moved_goal, k_relabel, k_rare = jax.random.split(key, 6)
+    k_row, k_moved, k_goal, k_moved_goal, k_relabel, k_match = jax.random.split(key, 6)
     rows = ring.table.shape[0]
     row = _draw(ring.table, ring.span, k_row, batch, window)
     steps = _draw_steps(ring, row, k_goal, how, judge)
     moved = round(how.moved_fraction * batch)
     if moved:
         some = ring.moved_span[1] > ring.moved_span[0]
-        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, moved * how.rare, window)
+        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, moved * max(how.matched, 1), window)
         moved_steps = _draw_steps(ring, moved_row, k_moved_goal, how, judge)
-        if how.rare > 1:
-            keep = _rarest(ring.achieved[(moved_row + moved_steps) % rows], k_rare, moved, judge)
+        if how.matched:
+            weight = _likeness(ring.achieved[(moved_row + moved_steps) % rows], ring.desired[row])
+            keep = jax.random.categorical(k_match, jnp.log(weight), shape=(moved,))
             moved_row, moved_steps = moved_row[keep], moved_steps[keep]
         row = row.at[:moved].set(jnp.where(some, moved_row, row[:moved]))
         steps = steps.at[:moved].set(jnp.where(some, moved_steps, steps[:moved]))
@@ -80,13 +82,19 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
     )
 
 
-def _rarest(goal: Float[Array, "n g"], key: PRNGKeyArray, keep: int, judge: Judge) -> Int[Array, " keep"]:
-    """Draw without replacement, each goal as one over the number of the others that meet it: spreads goals evenly over all reached."""
-    n, others = goal.shape[0], goal[: min(REFERENCES, goal.shape[0])]
-    pairs = (n, others.shape[0], goal.shape[1])
-    _, met = judge(jnp.broadcast_to(others, pairs), jnp.broadcast_to(goal[:, None], pairs))
-    score = jax.random.gumbel(key, (n,)) - jnp.log(1.0 + met.sum(1))
-    return jax.lax.top_k(score, keep)[1]
+def _likeness(goal: Float[Array, "n g"], desired: Float[Array, "m g"]) -> Float[Array, " n"]:
+    """How much denser desired goals lie around each goal than the goals at hand: their ratio, from a few of both.
+
+    Drawn by it, goals spread like the desired ones, however seldom they were achieved: a cube that was lifted once in a hundred
+    episodes is then in half of the goals if half of the desired ones are in the air, and cubes on the floor are in none.
+    """
+    width = BANDWIDTH * jnp.maximum(desired.std(0), 1e-6)
+
+    def density(some: Float[Array, "k g"]) -> Float[Array, " n"]:
+        squared = jnp.square((goal[:, None] - some[None]) / width).mean(-1)
+        return (1 / ((1 + squared) * (1 + squared) * (1 + squared))).mean(1)
+
+    return (density(desired[:REFERENCES]) + 1e-6) / (density(goal[:REFERENCES]) + 1 / REFERENCES**2)
 
 
 def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, n: int, window: int | None) -> Int[Array, " n"]:
