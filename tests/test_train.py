@@ -66,7 +66,7 @@ def test_an_agent_that_does_not_fit_the_actions_is_refused(tmp_path):
 
 
 def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path):
-    c = config()
+    c = config(practice=0.5, spread_goals=2, moved_fraction=0.5, random_hold=4)  # what depends on more than the last step
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(c, whole, env=point_goal)
     for stop_at in (300, 780):  # in the middle of episodes and between checkpoints

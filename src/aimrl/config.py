@@ -43,11 +43,12 @@ class Config:
     her_redraws: int = 0  # in every second transition, redraw a hindsight goal up to this often while the state already meets it
     moved_fraction: float = 0.0  # share of a batch from before the achieved goal moves: the rest of an episode has no goal left to teach
 
-    match_goals: int = 0  # draw that share this many times over, and of these so that hindsight goals spread like the desired ones (0: off)
+    spread_goals: int = 0  # draw that share this many times over, and of these so that its goals spread evenly over all reached (0: off)
 
     bound_targets: bool = False  # keep Q targets within what the reward allows, where its range is known
     end_on_success: bool = True  # episodes end when the goal is reached, as in the paper
     success_terminates: bool = True  # reaching the goal is terminal in the targets
+    practice: float = 0.0  # share of training episodes played for a goal that was reached before, the rarer the likelier
     random_start: float = 1.0  # probability of a random action at first
     random_final: float = 0.3  # and from random_decay on
     random_decay: float = 1 / 30  # share of the run over which it falls
@@ -182,9 +183,9 @@ _POSITIVE = ("steps", "num_envs", "round_steps", "round_updates", "batch_size", 
 _POSITIVE += ("random_hold", "eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
 # Beyond these a mistake or a stranger's file is more likely than a wish. What has no number here stays below 2³¹.
 _LARGEST = {"steps": 2**31 - 2**20, "num_envs": 10_000, "round_steps": 2**20, "round_updates": 2**20, "potential_updates": 2**20}
-_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "match_goals": 100, "random_hold": 2**20, "env_timeout": 1e6}
+_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "spread_goals": 100, "random_hold": 2**20, "env_timeout": 1e6}
 MAX_PRESET = 1 << 20  # bytes
-_SHARES = ("her_ratio", "moved_fraction", "random_start", "random_final", "random_decay")
+_SHARES = ("her_ratio", "moved_fraction", "practice", "random_start", "random_final", "random_decay")
 
 
 def _check_options(options: Any, where: str) -> None:
@@ -227,7 +228,7 @@ def check(c: Config) -> Config:
     for name in _SHARES:
         if not 0 <= getattr(c, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(c, name)}")
-    for name in ("seed", "learning_starts", "moving_starts", "potential_updates", "her_redraws", "match_goals", "curiosity"):
+    for name in ("seed", "learning_starts", "moving_starts", "potential_updates", "her_redraws", "spread_goals", "curiosity"):
         if getattr(c, name) < 0:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
     if c.round_steps % c.num_envs:

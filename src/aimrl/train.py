@@ -278,6 +278,8 @@ class Trainer:
         self.learn = jax.jit(lambda brain, ring, key: self.round.learn(brain, ring, key), donate_argnums=0)
         self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
         self.explore = jax.jit(lambda *x: self.round.explore(*x))
+        self.practise = jax.jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
+        self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
 
     # Algorithm 1. Slips of the printed version, repaired: an episode starts at the present t, not K; s advances to s′; the time limit is T
     # steps, not T + 1; the end of an epoch doesn't cut episodes short.
@@ -314,14 +316,21 @@ class Trainer:
             random = np.float32(self.random_share() if ready else 1.0)
             key = jax.random.fold_in(self.root, 2 * self.step)
             held = jax.random.fold_in(self.held, self.step // (n * self.config.random_hold))
-            obs = self.collector.obs
-            action = np.asarray(self.explore(self.brain, obs.observation, obs.desired_goal, key, held, random))
+            action = np.asarray(self.explore(self.brain, self.collector.obs.observation, self.aims(), key, held, random))
             if not np.isfinite(action).all():
                 self.give_up("the policy's action is not a number")
             self.actions.append(action)
             self.collector.step(action)
             self.step += n
         self.flush()
+
+    def aims(self) -> np.ndarray:
+        """The goals that the environments' present episodes are played for; drawn when an episode begins."""
+        desired, begun = self.collector.obs.desired_goal, self.collector.t == 0
+        if self.config.practice and begun.any():
+            drawn = self.practise(self.ring, jax.random.fold_in(self.held, 2**31 + self.step), desired)
+            self.goals = np.where(begun[:, None], np.asarray(drawn), self.goals)
+        return self.goals if self.config.practice else desired
 
     def ready(self) -> bool:
         """Is there something to learn from? Updates on an object that never moved only teach the networks to ignore it."""
@@ -403,7 +412,8 @@ class Trainer:
         if not (self.folder / "config.json").is_file():  # not half made again
             raise FileNotFoundError(errno.ENOENT, "the run folder has vanished")
         rows = replay.used_rows(self.ring)
-        trees = {"brain": self.brain, "ring": replay.trimmed(self.ring, rows), "actions": {"actions": self._actions_array()}}
+        acted = {"actions": self._actions_array(), "goals": self.goals}
+        trees = {"brain": self.brain, "ring": replay.trimmed(self.ring, rows), "actions": acted}
         meta = {"rows": rows, "wall_s": self.seconds(), "segment": self.step - len(self.actions) * self.config.num_envs}
         runs.save_checkpoint(self.folder, self.step, trees, meta | {"replayed": len(self.actions)})
         self.saved = self.step
@@ -424,7 +434,8 @@ class Trainer:
             raise UserError(f"checkpoint {steps[-1]} of {self.folder} contradicts itself: its meta.json is damaged")
         load = lambda name, template: runs.load_tree(self.folder, steps[-1], name, template)  # noqa: E731
         shape = (replayed, self.config.num_envs, self.spec.action_dim)
-        actions = load("actions", {"actions": jax.ShapeDtypeStruct(shape, np.float32)})["actions"]
+        acted = load("actions", {"actions": jax.ShapeDtypeStruct(shape, np.float32), "goals": self.goals})
+        actions, self.goals = acted["actions"], np.asarray(acted["goals"])
         self.step = segment
         self.rebuild()
         for action in actions:  # the environments are deterministic: the same actions lead to the same state
@@ -465,7 +476,7 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
         kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
     terminal = c.success_terminates or task.terminates_on_success
-    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.match_goals, terminal)
+    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.spread_goals, terminal)
     sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
     return Round(agent, reward, bonus, how, make_judge(task), sizes)

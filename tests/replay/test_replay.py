@@ -154,18 +154,35 @@ def test_a_share_of_each_batch_comes_from_before_the_goal_moves():
     assert np.isfinite(draw(none_moved, replay.Hindsight(moved_fraction=0.5)).obs).all()
 
 
-def test_matched_goals_spread_like_the_desired_ones():
-    """Of twenty episodes seventeen end where no goal is desired, two at one desired place and one at another."""
-    ends = np.array([90.0] * 17 + [10.0, 10.0, 50.0])
-    ring = filled([1] * 20, capacity=100)
-    number, t = np.asarray(ring.obs[:, 0]).astype(int), np.asarray(ring.obs[:, 1])
-    achieved = jnp.stack([jnp.where(t > 0, ends[number], 0.0), jnp.zeros(len(t))], 1)
-    desired = jnp.stack([jnp.where(number % 2 == 0, 10.0, 50.0), jnp.zeros(len(t))], 1)  # half of them each
-    ring = dataclasses.replace(ring, achieved=achieved, desired=desired)
+def seldom_and_often():
+    """Of twenty episodes fifteen end at one place, two at another and one at a third; the last two far from everything desired."""
+    ring, insert = replay.make_ring(SPEC, 100), jax.jit(lambda r, e: replay.insert(r, e, judge))
+    for number, end in enumerate([20.0] * 15 + [50.0] * 2 + [80.0] + [900.0] * 2):
+        moves = episode(number, 1) | {"achieved": np.array([[0, 0], [end, 0]] + [[0, 0]] * (SPEC.horizon - 1), np.float32)}
+        moves |= {"desired": np.array([100.0 * (number % 2), 0.0], np.float32)}
+        ring = insert(ring, replay.Episodes(*(jnp.asarray(moves[f])[None] for f in replay.Episodes._fields)))
+    return ring
+
+
+def test_goals_to_practise_are_those_reached_seldom_and_the_rest_are_the_desired_ones():
+    desired = jnp.full((3000, 2), 7.0)
+    goals = replay.practice_goals(seldom_and_often(), jax.random.PRNGKey(0), desired, 0.6, judge)
+    share = {place: float((goals[:, 0] == place).mean()) for place in (7, 20, 50, 80, 900)}
+    assert abs(share[7] - 0.4) < 0.03
+    for place in (20, 50, 80):
+        assert abs(share[place] - 0.2) < 0.05
+    assert share[900] < 0.02
+    nothing_yet = replay.practice_goals(replay.make_ring(SPEC, 100), jax.random.PRNGKey(0), desired, 0.6, judge)
+    np.testing.assert_array_equal(nothing_yet, desired)
+
+
+def test_spread_goals_are_drawn_evenly_over_the_places_reached_near_desired_ones():
+    ring = seldom_and_often()
     share = lambda place, **how: (draw(ring, replay.Hindsight(ratio=1.0, moved_fraction=1.0, **how)).goal[:, 0] == place).mean()  # noqa: E731
-    assert abs(share(90) - 17 / 20) < 0.03
-    assert share(90, matched=4) < 0.05
-    assert abs(share(50, matched=4) - 0.5) < 0.15  # judged by 256 goals
+    assert abs(share(20) - 15 / 20) < 0.03
+    for place in (20, 50, 80):
+        assert abs(share(place, spread=4) - 1 / 3) < 0.05
+    assert share(900, spread=4) < 0.02
 
 
 def test_the_recent_window_holds_only_the_newest_transitions():

@@ -1,6 +1,6 @@
 """Replay: an episode ring on the device, hindsight relabelling and the recent window."""
 
-from aimrl.replay.hindsight import STRATEGIES, Hindsight, sample
+from aimrl.replay.hindsight import STRATEGIES, Hindsight, practice_goals, sample
 from aimrl.replay.ring import Episodes, Ring, bytes_needed, insert, make_ring, trimmed, untrimmed, used_rows
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "bytes_needed",
     "insert",
     "make_ring",
+    "practice_goals",
     "sample",
     "trimmed",
     "untrimmed",

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from aimrl.replay.cells import log_weight
 from aimrl.replay.ring import Judge, Ring
 from aimrl.types import Transition
 
-REFERENCES = 256  # goals from which densities are estimated
-BANDWIDTH = 0.3  # of that estimate, in standard deviations of the desired goals
+CANDIDATES = 1024  # goals reached before, among which one to practise is drawn
 STRATEGIES = ("future", "final", "episode", "random", "none")
 
 
@@ -24,24 +24,25 @@ class Hindsight:
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
     redraws: int = 0  # in every second transition, draw a future goal again, up to this often, while the state already meets it
     moved_fraction: float = 0.0  # share of a batch taken from before the achieved goal moves
-    matched: int = 0  # draw that share this many times over, and of these so that hindsight goals spread like the desired ones (0: off)
+    spread: int = 0  # draw that share this many times over, and of these so that its goals spread evenly over all reached (0: off)
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
 
 
 def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Judge, window: int | None = None) -> Transition:
     """A batch of transitions, from the last `window` ones if given."""
-    k_row, k_moved, k_goal, k_moved_goal, k_relabel, k_match = jax.random.split(key, 6)
+    k_row, k_moved, k_goal, k_moved_goal, k_relabel, k_spread = jax.random.split(key, 6)
     rows = ring.table.shape[0]
     row = _draw(ring.table, ring.span, k_row, batch, window)
     steps = _draw_steps(ring, row, k_goal, how, judge)
     moved = round(how.moved_fraction * batch)
     if moved:
         some = ring.moved_span[1] > ring.moved_span[0]
-        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, moved * max(how.matched, 1), window)
+        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, moved * max(how.spread, 1), window)
         moved_steps = _draw_steps(ring, moved_row, k_moved_goal, how, judge)
-        if how.matched:
-            weight = _likeness(ring.achieved[(moved_row + moved_steps) % rows], ring.desired[row])
-            keep = jax.random.categorical(k_match, jnp.log(weight), shape=(moved,))
+        if how.spread:
+            goals = ring.achieved[(moved_row + moved_steps) % rows]
+            _, met = judge(ring.achieved[moved_row], goals)
+            keep = _draw_by(jnp.exp(log_weight(ring.cells, goals) - 3.0 * met), k_spread, moved)
             moved_row, moved_steps = moved_row[keep], moved_steps[keep]
         row = row.at[:moved].set(jnp.where(some, moved_row, row[:moved]))
         steps = steps.at[:moved].set(jnp.where(some, moved_steps, steps[:moved]))
@@ -82,24 +83,28 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
     )
 
 
-def _likeness(goal: Float[Array, "n g"], desired: Float[Array, "m g"]) -> Float[Array, " n"]:
-    """How much denser desired goals lie around each goal than the goals at hand: their ratio, from a few of both.
+def practice_goals(ring: Ring, key: PRNGKeyArray, desired: Float[Array, "n g"], share: float, judge: Judge) -> Float[Array, "n g"]:
+    """Goals to play for: the desired ones, or in a share of episodes goals reached before, the rarer the likelier.
 
-    Drawn by it, goals spread like the desired ones, however seldom they were achieved: a cube that was lifted once in a hundred
-    episodes is then in half of the goals if half of the desired ones are in the air, and cubes on the floor are in none.
+    An agent that is only ever asked for what it can't do yet learns nothing on the way; what it did once, by chance, it can practise.
     """
-    width = BANDWIDTH * jnp.maximum(desired.std(0), 1e-6)
-
-    def density(some: Float[Array, "k g"]) -> Float[Array, " n"]:
-        squared = jnp.square((goal[:, None] - some[None]) / width).mean(-1)
-        return (1 / ((1 + squared) * (1 + squared) * (1 + squared))).mean(1)
-
-    return (density(desired[:REFERENCES]) + 1e-6) / (density(goal[:REFERENCES]) + 1 / REFERENCES**2)
+    k_row, k_steps, k_goal, k_which = jax.random.split(key, 4)
+    row = _draw(ring.moved_table, ring.moved_span, k_row, CANDIDATES, None)
+    goal = ring.achieved[(row + _draw_steps(ring, row, k_steps, Hindsight(), judge)) % ring.table.shape[0]]
+    chosen = goal[_draw_by(jnp.exp(log_weight(ring.cells, goal)), k_goal, desired.shape[0])]
+    practises = (jax.random.uniform(k_which, (desired.shape[0], 1)) < share) & (ring.moved_span[1] > ring.moved_span[0])
+    return jnp.where(practises, chosen, desired)
 
 
 def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, n: int, window: int | None) -> Int[Array, " n"]:
     first = span[0] if window is None else jnp.maximum(span[0], span[1] - window)
     return table[jax.random.randint(key, (n,), first, jnp.maximum(span[1], first + 1)) % table.shape[0]]
+
+
+def _draw_by(weight: Float[Array, " m"], key: PRNGKeyArray, n: int) -> Int[Array, " n"]:
+    """Indices drawn with replacement, each as often as its weight says."""
+    edges = jnp.cumsum(weight)
+    return jnp.searchsorted(edges, edges[-1] * jax.random.uniform(key, (n,)), side="right").clip(0, weight.shape[0] - 1)
 
 
 def _draw_steps(ring: Ring, row: Int[Array, " n"], key: PRNGKeyArray, how: Hindsight, judge: Judge) -> Int[Array, " n"]:

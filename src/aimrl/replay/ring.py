@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from aimrl.replay.cells import Cells, make_cells, visit
 from aimrl.types import GoalSpec
 
 AnyArray = Array | np.ndarray  # episodes come from the host
@@ -34,6 +35,7 @@ class Ring(eqx.Module):
     head: Int[Array, ""]  # the row written next, and once full the oldest
     span: Int[Array, "2"]  # table entries [span[0], span[1]) are alive, modulo its length
     moved_span: Int[Array, "2"]
+    cells: Cells  # where achieved goals have been, in episodes that moved them
     prefix_mean: Float[Array, "rows goal"] | None
     prefix_var: Float[Array, "rows goal"] | None
 
@@ -78,6 +80,7 @@ def make_ring(spec: GoalSpec, capacity: int, prefix: bool = False) -> Ring:
         head=jnp.zeros((), jnp.int32),
         span=jnp.zeros((2,), jnp.int32),
         moved_span=jnp.zeros((2,), jnp.int32),
+        cells=make_cells(spec.goal_dim),
         prefix_mean=goals() if prefix else None,
         prefix_var=goals() if prefix else None,
     )
@@ -108,6 +111,10 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
     table, span = _append(ring.table, span, row, starts)
     moved_table, moved_span = _append(ring.moved_table, moved_span, row, moving)
 
+    flat = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
+    counted = used & moving.any(1, keepdims=True)
+    cells = visit(ring.cells, flat(achieved), counted.reshape(-1), desired, steps > 0)
+
     def put(array: Array, values: Array) -> Array:
         values = jnp.broadcast_to(values, (n, t_plus_1, *array.shape[1:])).astype(array.dtype)
         return array.at[row].set(values, mode="drop")
@@ -130,6 +137,7 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
         head=(ring.head + size.sum()) % rows,
         span=span,
         moved_span=moved_span,
+        cells=cells,
         prefix_mean=prefix_mean,
         prefix_var=prefix_var,
     )
@@ -171,6 +179,6 @@ def untrimmed(part: Ring, whole: Ring) -> Ring:
 
 
 def _map_rows(ring: Ring, f: Callable[[Array], Array]) -> Ring:
-    scalars = ("head", "span", "moved_span")
+    scalars = ("head", "span", "moved_span", "cells")
     rows = {field.name: getattr(ring, field.name) for field in dataclasses.fields(ring) if field.name not in scalars}
     return dataclasses.replace(ring, **{k: f(v) for k, v in rows.items() if v is not None})

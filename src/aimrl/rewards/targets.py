@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from aimrl.replay.cells import slot_of
+
 Target = Literal["gaussian", "dirac", "examples", "visited"]
 
 
@@ -26,12 +28,7 @@ def memory(goal_dim: int, slots: int) -> Memory:
 
 def remember(m: Memory, states: Float[Array, "n goal"], cell: float) -> Memory:
     """Keep the latest state of each cell. Cells are hashed to slots; two cells that collide share one slot."""
-    corner = jnp.floor(states / cell).astype(jnp.int32).astype(jnp.uint32)
-    code = jnp.zeros(states.shape[:1], jnp.uint32)
-    for axis in range(states.shape[-1]):
-        code = (code ^ corner[:, axis]) * jnp.uint32(0x9E3779B1)  # Knuth's multiplicative hash, one round an axis
-        code = code ^ (code >> 15)
-    slot = code % m.states.shape[0]
+    slot = slot_of(jnp.floor(states / cell).astype(jnp.int32), m.states.shape[0])
     return Memory(m.states.at[slot].set(states), m.filled.at[slot].set(True))
 
 
