@@ -108,6 +108,8 @@ def _fast(reward: str) -> dict[str, Any]:
         "potential_window": 10_000,
         "her_redraws": 3,
         "moved_fraction": 0.5,
+        "spread_goals": 4,
+        "practice": 0.5,
         "bound_targets": True,
         "end_on_success": False,
         "success_terminates": False,

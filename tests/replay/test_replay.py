@@ -158,7 +158,8 @@ def seldom_and_often():
     """Of twenty episodes fifteen end at one place, two at another and one at a third; the last two far from everything desired."""
     ring, insert = replay.make_ring(SPEC, 100), jax.jit(lambda r, e: replay.insert(r, e, judge))
     for number, end in enumerate([20.0] * 15 + [50.0] * 2 + [80.0] + [900.0] * 2):
-        moves = episode(number, 1) | {"achieved": np.array([[0, 0], [end, 0]] + [[0, 0]] * (SPEC.horizon - 1), np.float32)}
+        jitter = 0.1 * (number % 3)  # on an axis on which all desired goals agree
+        moves = episode(number, 1) | {"achieved": np.array([[0, 0], [end, jitter]] + [[0, 0]] * (SPEC.horizon - 1), np.float32)}
         moves |= {"desired": np.array([100.0 * (number % 2), 0.0], np.float32)}
         ring = insert(ring, replay.Episodes(*(jnp.asarray(moves[f])[None] for f in replay.Episodes._fields)))
     return ring

@@ -48,8 +48,9 @@ def slot_of(corner: Int[Array, "n g"], slots: int) -> Int[Array, " n"]:
 
 
 def _position(cells: Cells, goal: Float[Array, "n g"]) -> Float[Array, "n g"]:
-    """Within the box from 0 to PER_AXIS; an axis on which all desired goals agree has one cell."""
-    return PER_AXIS * (goal - cells.low) / jnp.maximum(cells.high - cells.low, 1e-6)
+    """Within the box from 0 to PER_AXIS. An axis on which desired goals hardly differ is as wide as half the widest one."""
+    width = cells.high - cells.low
+    return PER_AXIS * (goal - cells.low) / jnp.maximum(width, jnp.maximum(0.5 * width.max(), 1e-6))
 
 
 def _slot(cells: Cells, goal: Float[Array, "n g"]) -> Int[Array, " n"]:
