@@ -52,7 +52,6 @@ class Config:
     random_start: float = 1.0  # probability of a random action at first
     random_final: float = 0.3  # and from random_decay on
     random_decay: float = 1 / 30  # share of the run over which it falls
-    random_hold: int = 1  # steps for which a random action is held: dithering seldom moves an object, and hardly ever lifts one
 
     eval_every: int = 20_000  # steps between evaluations
     eval_episodes: int = 100
@@ -182,10 +181,10 @@ def preset_values(preset: str, reward: str) -> dict[str, Any]:
 
 
 _POSITIVE = ("steps", "num_envs", "round_steps", "round_updates", "batch_size", "buffer_size", "potential_batch", "potential_window")
-_POSITIVE += ("random_hold", "eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
+_POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
 # Beyond these a mistake or a stranger's file is more likely than a wish. What has no number here stays below 2³¹.
 _LARGEST = {"steps": 2**31 - 2**20, "num_envs": 10_000, "round_steps": 2**20, "round_updates": 2**20, "potential_updates": 2**20}
-_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "spread_goals": 100, "random_hold": 2**20, "env_timeout": 1e6}
+_LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "spread_goals": 100, "env_timeout": 1e6}
 MAX_PRESET = 1 << 20  # bytes
 _SHARES = ("her_ratio", "moved_fraction", "practice", "random_start", "random_final", "random_decay")
 

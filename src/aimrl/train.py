@@ -112,10 +112,10 @@ class Round(eqx.Module):
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
         return ring, inputs
 
-    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, key: PRNGKeyArray, held: PRNGKeyArray, random: Array) -> Array:
-        """The agent's action for gathering; with probability `random` one drawn from `held`, which stays the same while a draw is held."""
-        k_which, k_action = jax.random.split(held)
-        action = self.agent.explore(brain.agent, brain.inputs(obs, goal), key)
+    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, key: PRNGKeyArray, random: Array) -> Array:
+        """The agent's action for gathering, or with probability `random` a random one."""
+        k_noise, k_which, k_action = jax.random.split(key, 3)
+        action = self.agent.explore(brain.agent, brain.inputs(obs, goal), k_noise)
         which = jax.random.uniform(k_which, (action.shape[0], 1)) < random
         return jnp.where(which, self.agent.random_action(k_action, action.shape), action)
 
@@ -274,7 +274,7 @@ class Trainer:
         self.step = self.saved = 0
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
-        self.held = jax.random.fold_in(self.root, 2**32 - 1)  # of random actions; no step is as large
+        self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
         self.learn = jax.jit(lambda brain, ring, key: self.round.learn(brain, ring, key), donate_argnums=0)
         self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
         self.explore = jax.jit(lambda *x: self.round.explore(*x))
@@ -315,8 +315,7 @@ class Trainer:
         for _ in range(steps // n):
             random = np.float32(self.random_share() if ready else 1.0)
             key = jax.random.fold_in(self.root, 2 * self.step)
-            held = jax.random.fold_in(self.held, self.step // (n * self.config.random_hold))
-            action = np.asarray(self.explore(self.brain, self.collector.obs.observation, self.aims(), key, held, random))
+            action = np.asarray(self.explore(self.brain, self.collector.obs.observation, self.aims(), key, random))
             if not np.isfinite(action).all():
                 self.give_up("the policy's action is not a number")
             self.actions.append(action)
@@ -328,7 +327,7 @@ class Trainer:
         """The goals that the environments' present episodes are played for; drawn when an episode begins."""
         desired, begun = self.collector.obs.desired_goal, self.collector.t == 0
         if self.config.practice and begun.any():
-            drawn = self.practise(self.ring, jax.random.fold_in(self.held, 2**31 + self.step), desired)
+            drawn = self.practise(self.ring, jax.random.fold_in(self.asking, self.step), desired)
             self.goals = np.where(begun[:, None], np.asarray(drawn), self.goals)
         return self.goals if self.config.practice else desired
 
