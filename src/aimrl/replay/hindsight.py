@@ -12,6 +12,7 @@ from aimrl.replay.cells import log_weight
 from aimrl.replay.ring import Judge, Ring
 from aimrl.types import Transition
 
+MET_PENALTY = 3.0  # off the log weight of a goal that the state meets already: there are enough of those among the others
 CANDIDATES = 1024  # goals reached before, among which one to practise is drawn
 STRATEGIES = ("future", "final", "episode", "random", "none")
 
@@ -37,15 +38,8 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
     moved = round(how.moved_fraction * batch)
     if moved:
         some = ring.moved_span[1] > ring.moved_span[0]
-        moved_row = _draw(ring.moved_table, ring.moved_span, k_moved, moved * max(how.spread, 1), window)
-        moved_steps = _draw_steps(ring, moved_row, k_moved_goal, how, judge)
-        if how.spread:
-            goals = ring.achieved[(moved_row + moved_steps) % rows]
-            _, met = judge(ring.achieved[moved_row], goals)
-            keep = _draw_by(jnp.exp(log_weight(ring.cells, goals) - 3.0 * met), k_spread, moved)
-            moved_row, moved_steps = moved_row[keep], moved_steps[keep]
-        row = row.at[:moved].set(jnp.where(some, moved_row, row[:moved]))
-        steps = steps.at[:moved].set(jnp.where(some, moved_steps, steps[:moved]))
+        drawn = _draw_moved(ring, (k_moved, k_moved_goal, k_spread), moved, how, judge, window)
+        row, steps = (a.at[:moved].set(jnp.where(some, b, a[:moved])) for a, b in zip((row, steps), drawn))
     next_row = (row + 1) % rows
     achieved, desired = ring.achieved[row], ring.desired[row]
 
@@ -99,6 +93,20 @@ def practice_goals(ring: Ring, key: PRNGKeyArray, desired: Float[Array, "n g"], 
 def _draw(table: Int[Array, " rows"], span: Int[Array, "2"], key: PRNGKeyArray, n: int, window: int | None) -> Int[Array, " n"]:
     first = span[0] if window is None else jnp.maximum(span[0], span[1] - window)
     return table[jax.random.randint(key, (n,), first, jnp.maximum(span[1], first + 1)) % table.shape[0]]
+
+
+def _draw_moved(
+    ring: Ring, keys: tuple[PRNGKeyArray, ...], n: int, how: Hindsight, judge: Judge, window: int | None
+) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+    """Rows from before the achieved goal moves, and how many steps ahead their goals lie; spread evenly over the goals if asked."""
+    row = _draw(ring.moved_table, ring.moved_span, keys[0], n * max(how.spread, 1), window)
+    steps = _draw_steps(ring, row, keys[1], how, judge)
+    if not how.spread:
+        return row, steps
+    goal = ring.achieved[(row + steps) % ring.table.shape[0]]
+    _, met = judge(ring.achieved[row], goal)
+    keep = _draw_by(jnp.exp(log_weight(ring.cells, goal) - MET_PENALTY * met), keys[2], n)
+    return row[keep], steps[keep]
 
 
 def _draw_by(weight: Float[Array, " m"], key: PRNGKeyArray, n: int) -> Int[Array, " n"]:
