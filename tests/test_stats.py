@@ -229,6 +229,8 @@ HEADER = "env,algorithm,seed,episode,success\n"
         (HEADER + "x,aim,0,0,0.5\n", "line 2: success must be 0 or 1, not '0.5'"),
         (HEADER + "x,aim,0,0,-1\n", "success must be 0 or 1"),
         (HEADER + "x,aim,0,0,NaN\n", "success must be 0 or 1, not 'NaN'"),
+        (HEADER + 'x,aim,0,0,"1\nx,aim,0,1,1"\n', "success must be 0 or 1, not '1 x,aim,0,1,1'"),  # a field over two lines
+        ('"env,al\ngorithm",seed,episode,success\n', "(found env,al gorithm, seed"),
         (HEADER + "x,aim,0,0,\n", "success must be 0 or 1, not ''"),
         (HEADER + "x,aim,nan,0,1\n", "line 2: seed is missing"),
         (HEADER + ",aim,0,0,1\n", "line 2: env is missing"),

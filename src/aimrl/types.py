@@ -16,6 +16,9 @@ Metrics = dict[str, Any]  # names like "td3/q" to scalars
 class UserError(Exception):
     """Bad input or bad usage, told in one clear line; the command line exits 2 with it."""
 
+    def __init__(self, line: str = ""):
+        super().__init__(" ".join(line.splitlines()))  # what it quotes from a file may hold line breaks
+
 
 def nearest(name: str, valid: Iterable[str], what: str = "name") -> str:
     """One line that rejects `name` and suggests the nearest valid ones."""
