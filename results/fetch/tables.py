@@ -9,12 +9,13 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 STEPS = {  # which evaluations are shown
-    "reach-fast": (1_200, 2_000, 4_000),
+    "reach-fast": (1_200, 2_000, 3_200, 4_000),
+    "reach-before-practice": (1_200, 2_000, 4_000),
     "reach-paper": (2_000, 3_000, 4_000),
-    "push-fast": (40_000, 60_000, 80_000, 100_000, 120_000, 140_000),
+    "push-fast": (60_000, 80_000, 100_000, 120_000, 140_000, 200_000),
     "push-before-practice": (40_000, 60_000, 80_000, 100_000, 120_000),
-    "pick-fast": (100_000, 140_000, 180_000, 220_000, 260_000),
-    "slide-fast": (40_000, 80_000, 120_000),
+    "pick-fast": (140_000, 180_000, 220_000, 260_000),
+    "slide-fast": (40_000, 80_000, 100_000),
 }
 
 
