@@ -286,6 +286,19 @@ def test_a_finished_cell_of_other_settings_is_refused_not_overwritten(tmp_path):
     assert (spec.out / spec.cells[0].name / "evals.jsonl").read_bytes() == evals
 
 
+@pytest.mark.parametrize("year", [1971, 2100])
+def test_a_clock_that_jumps_makes_no_cell_run_twice(tmp_path, monkeypatch, year):
+    """The system's clock jumps by decades with every look at it, and the first sweep's files carry such times."""
+    looks = iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: 86400.0 * 365 * ((year - 1970) + 10 * (next(looks) % 2)))
+    spec = load(tmp_path, env='["A-v0", "B-v0"]', seeds="[0]")
+    assert len(sweep.run(spec, jobs=2, progress=False).finished) == 2
+    for path in spec.out.rglob("*"):
+        os.utime(path, (time.time(), time.time()))
+    assert len(sweep.run(spec, jobs=2, progress=False).skipped) == 2
+    assert_whole(spec)
+
+
 def test_a_cell_is_finished_by_its_files_alone(tmp_path):
     spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
     sweep.run(spec, progress=False)
