@@ -137,6 +137,18 @@ def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_pa
     assert trainer_steps == {1: (240, 240), 4: (240, 240)}
 
 
+def test_episodes_are_played_for_goals_reached_before_when_practice_is_asked_for(tmp_path):
+    for share in (1.0, 0.0):
+        train(config(steps=240, learning_starts=1_000, practice=share), tmp_path / str(share), env=point_goal)
+        files = arrays(tmp_path / str(share), 240)
+        reached, asked = files["ring.safetensors"]["achieved"], files["actions.safetensors"]["['goals']"]
+        assert [(reached == goal).all(-1).any() for goal in asked] == [share == 1.0] * len(asked)
+
+
+def test_on_reach_the_papers_episodes_go_on_after_success():
+    assert [make_config(env, preset="paper").end_on_success for env in ("FetchReach-v4", "FetchPush-v4")] == [False, True]
+
+
 def test_random_actions_come_at_the_rate_asked_for(tmp_path):
     with vector.make(point_goal, 1, 0) as env:
         t = Trainer(config(agent_options={"noise": 0.0}), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
