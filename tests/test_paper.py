@@ -407,7 +407,7 @@ def test_a_curve_figure_from_real_runs(tmp_path, monkeypatch, capsys):
     small = {"num_envs": 2, "round_steps": 40, "round_updates": 2, "batch_size": 8, "learning_starts": 40, "eval_every": 80}
     small |= {"eval_episodes": 3, "checkpoint_every": 80, "buffer_size": 200, "potential_updates": 1, "potential_batch": 8}
     budget = dataclasses.replace(
-        paper.BUDGETS["smoke"], reach_steps=80, overrides=small | {"agent_options": {"hidden": [4]}, "tensorboard": False}
+        paper.BUDGETS["smoke"], steps={"Reach": 80}, overrides=small | {"agent_options": {"hidden": [4]}, "tensorboard": False}
     )
     monkeypatch.setitem(paper.BUDGETS, "smoke", budget)
     code, out, err = call(capsys, "app_fetch", "--budget", "smoke", "--out", tmp_path, "--jobs", 1)

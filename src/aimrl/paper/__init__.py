@@ -4,7 +4,7 @@ An item names the runs it needs; grid worlds run here, Fetch tasks as a sweep. I
 """
 
 from aimrl.paper.budgets import BUDGETS, LABELS, OUT, TASKS, Budget, check_budget
-from aimrl.paper.fetch import APP_FETCH, BASELINES, FETCH
+from aimrl.paper.fetch import APP_FETCH, FETCH
 from aimrl.paper.grids import CALM_AIM, EARLY_RND, OTHERS, ROOM_AIM, ROOM_TASK, TORUS_AIM, TORUS_WGAN, WINDY_AIM, Panel, edge_ratio, ways
 from aimrl.paper.items import FETCH_BEGIN_S, GRID_BEGIN_S, GRID_S, ITEMS, cost, find, listing, listing_text, state
 from aimrl.paper.making import Outcome, reproduce
@@ -15,7 +15,6 @@ from aimrl.paper.verdicts import CLOSE, CONFIDENT, LEARNED, MIN_SEEDS, REACHES, 
 __all__ = [
     "ANOVA",
     "APP_FETCH",
-    "BASELINES",
     "BUDGETS",
     "CALM_AIM",
     "CLOSE",

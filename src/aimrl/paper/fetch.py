@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aimrl import plots
-from aimrl.paper.budgets import LABELS, TASKS
+from aimrl.paper.budgets import BONUSES, LABELS, TASKS
 from aimrl.paper.material import Curves, Material, Shown
 from aimrl.paper.verdicts import CLOSE, LEARNED, Interval, Verdict, at_least, every, negate
 
@@ -43,8 +43,7 @@ def _compare(claim: str, wanted: int, parts: Mapping[str, tuple[Interval, bool |
     return Verdict(claim, at_least(wanted, [v for _, v in parts.values()]), "; ".join(f"{k} {i}" for k, (i, _) in parts.items()))
 
 
-BASELINES = ("rnd", "mc", "gail")
-FETCH = {task: ("aim", "sparse", "dense", *BASELINES) + (("smirl",) if task == "Reach" else ()) for task in TASKS}
+FETCH = {task: ("aim", "sparse", "dense", *BONUSES) + (("smirl",) if task == "Reach" else ()) for task in TASKS}
 
 
 def fetch(material: Material) -> Shown:
@@ -59,7 +58,7 @@ def fetch(material: Material) -> Shown:
     def fails(rewards: Sequence[str], task: str) -> dict[str, tuple[Interval, bool | None]]:
         return {f"{task}, {LABELS[r]} ends at": (d := c.final(task, r), d.below(LEARNED)) for r in rewards}
 
-    beaten = {r: faster(r, "sparse") for r in BASELINES}
+    beaten = {r: faster(r, "sparse") for r in BONUSES}
     not_all = {LABELS[r]: negate(every([v for _, v in parts.values()])) for r, parts in beaten.items()}
     unlike = {
         f"{t}, {LABELS['gail']} less {LABELS['aim']}:": (d := c.difference(t, "gail", "aim"), d.below(0)) for t in TASKS if t != "Slide"
@@ -68,7 +67,7 @@ def fetch(material: Material) -> Shown:
         _compare("AIM speeds up learning against the sparse reward in three of the four domains", 3, faster("aim", "sparse")),
         _compare(f"it is close (within {CLOSE:g}) to the dense reward in three of the four", 3, alike([("aim", "dense")])),
         _compare("in Slide AIM, R and −L2 lead to similar learning", 2, alike([("aim", "sparse"), ("aim", "dense")], ["Slide"])),
-        _compare("the other baselines compare well to AIM in Reach", 3, alike([(r, "aim") for r in BASELINES], ["Reach"])),
+        _compare("the other baselines compare well to AIM in Reach", 3, alike([(r, "aim") for r in BONUSES], ["Reach"])),
         Verdict("no other baseline outperforms R + HER in all domains", every(list(not_all.values())),
                 "; ".join(f"{k} {i}" for parts in beaten.values() for k, (i, _) in parts.items())),
         _compare("RND helps in Push and leads to worse results in Pick and Place", 2,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aimrl import plots, runs, sweep
-from aimrl.paper.budgets import BUDGETS, TASKS, Budget
+from aimrl.paper.budgets import BONUSES, BUDGETS, TASKS, Budget
 from aimrl.paper.verdicts import LEARNED, Interval, Verdict, interval
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def fetch_spec(item: Item, budget_name: str, out: Path) -> sweep.Spec | None:
     budget = BUDGETS[budget_name]
     cells = []
     for task, rewards in item.fetch.items():
-        if task in budget.tasks:
-            reach = task == "Reach"
-            steps = budget.reach_steps if reach else budget.steps
-            options = {**budget.overrides, **(budget.reach_overrides if reach else {})}
-            cell = {"env": TASKS[task], "reward": list(rewards), "preset": budget.preset, "seeds": budget.seeds, "steps": steps}
+        reach = task == "Reach"
+        options = {**budget.overrides, **(budget.reach_overrides if reach else {})}
+        for reward in rewards if task in budget.steps else ():
+            steps = int(budget.steps[task] * (budget.bonus_share if reward in BONUSES and not reach else 1))
+            cell = {"env": TASKS[task], "reward": reward, "preset": budget.preset, "seed": list(budget.seeds), "steps": steps}
             cells.append(cell | {"overrides": options})
     if not cells:
         return None

@@ -66,7 +66,7 @@ def anova(material: Material) -> Shown:
     for task in COLUMNS:
         here = [f for f in material.folders if runs.read_json(f / "config.json")["env"] == TASKS[task]]
         if here:
-            step = REACH_STEP if task == "Reach" and BUDGETS[material.budget].reach_steps >= REACH_STEP else None
+            step = REACH_STEP if task == "Reach" and BUDGETS[material.budget].steps[task] >= REACH_STEP else None
             try:
                 found = stats.from_runs(here, step)
             except UserError as e:  # no run of this task can be used: the others still are
