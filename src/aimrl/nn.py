@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def use_compilation_cache() -> None:
 
 
 use_compilation_cache()  # everything that compiles imports this file
+
+
+def compile_early(f: Callable[..., Any], *args: PyTree, donate: int | tuple[int, ...] = ()) -> Callable[..., Any]:
+    """f for arguments like these, being compiled in the background; the first call waits for what is left of that."""
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type), args)
+    worker = ThreadPoolExecutor(1, "compile")
+    compiled = worker.submit(lambda: jax.jit(f, donate_argnums=donate).lower(*shapes).compile())
+    worker.shutdown(wait=False)
+    return lambda *x: compiled.result()(*x)
 
 
 class MLP(eqx.Module):

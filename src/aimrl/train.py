@@ -268,14 +268,14 @@ class Trainer:
         self.config, self.folder, self.spec, self.env, self.listen = c, folder, spec, env, listen
         self.round = make_round(c, spec, task, reward)
         check_memory(c, spec, self.round)
-        self.brain, self.ring = fresh(c, spec, self.round)
+        self.brain, self.ring = jax.jit(lambda: fresh(c, spec, self.round))()  # one program instead of a hundred small ones
         self._collector: Collector | None = None
         self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
         self.step = self.saved = 0
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
         self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
-        self.learn = jax.jit(lambda brain, ring, key: self.round.learn(brain, ring, key), donate_argnums=0)
+        self.learn = nn.compile_early(lambda *x: self.round.learn(*x), self.brain, self.ring, self.root, donate=0)
         self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
         self.explore = jax.jit(lambda *x: self.round.explore(*x))
         self.practise = jax.jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
@@ -521,7 +521,7 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
     with vector.make(env if env is not None else config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
         round_ = make_round(config, probe.spec, probe.task, reward)
         check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
-        brain, _ = fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
+        brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])
     return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"], env)
 
 

@@ -271,7 +271,7 @@ def bench(o: Bench) -> None:
 @dataclass(frozen=True)
 class Paper:
     name: str | None = field(default=None, metadata=place("NAME"))  # a figure or table, by its label; all are listed when left out
-    budget: str = "desk"  # smoke (a minute), desk (two cores, an hour or two), full (the paper's protocol)
+    budget: str = "desk"  # smoke (a minute), desk (two cores: minutes for grids, two or three hours for Fetch), full (the paper's protocol)
     out: Path = Path("runs/paper")  # folder of figures, tables and the runs behind them
     jobs: int | None = None  # Fetch runs at once; one a core when left out
     ray: str | None = None  # do the Fetch runs on Ray: local, or the address of a cluster
