@@ -37,12 +37,13 @@ def first_at(cell: dict[int, tuple[float, float]], share: float) -> str:
 
 def table(name: str) -> str:
     folder, steps = HERE / name, STEPS[name]
-    head = ["reward", "seeds", *(f"{s:,} steps" for s in steps), f"reached at {steps[-1]:,}", "steps to 90 % held, by seed"]
+    head = ["reward", "seeds", *(f"{s:,} steps" for s in steps), "reached", "steps to 90 % held, by seed"]
     lines = [f"| {' | '.join(head)} |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
     for reward in sorted(p for p in folder.iterdir() if p.is_dir()):
         cells = [evaluations(c) for c in sorted(reward.glob("seed-*"))]
         held = [spread([c[s][0] for c in cells if s in c]) if any(s in c for c in cells) else "" for s in steps]
-        reached = spread([c[steps[-1]][1] for c in cells if steps[-1] in c])
+        last = max(s for s in steps if all(s in c for c in cells))
+        reached = f"{spread([c[last][1] for c in cells])} at {last:,}"
         first = ", ".join(first_at(c, 0.9) for c in cells)
         lines.append(f"| {reward.name} | {len(cells)} | {' | '.join(held)} | {reached} | {first} |")
     return "\n".join(lines)

@@ -44,6 +44,7 @@ class Config:
     moved_fraction: float = 0.0  # share of a batch from before the achieved goal moves: the rest of an episode has no goal left to teach
     spread_goals: int = 0  # draw that share this many times over, and of these so that its goals spread evenly over all reached (0: off)
 
+    reward_scale: float = 1.0  # of all that is paid: small values leave the penalties on actions their weight
     bound_targets: bool = False  # keep Q targets within what the reward allows, where its range is known
     end_on_success: bool = True  # episodes end when the goal is reached, as in the paper
     success_terminates: bool = True  # reaching the goal is terminal in the targets
@@ -108,6 +109,7 @@ def _fast(reward: str) -> dict[str, Any]:
         "moved_fraction": 0.5,
         "spread_goals": 4,
         "practice": 0.5,
+        "reward_scale": 0.1,
         "bound_targets": True,
         "end_on_success": False,
         "success_terminates": False,
@@ -143,6 +145,7 @@ def make_config(env: str, *, preset: str = "fast", reward: str = "aim", **overri
         values |= _REACH
     if preset in PRESETS and (overrides.get("agent") or "td3") != "td3":
         values["agent_options"] = {k: v for k, v in values.get("agent_options", {}).items() if k not in _TD3_ONLY}
+        values.pop("reward_scale", None)  # chosen for TD3's penalties on actions
     names = {f.name for f in dataclasses.fields(Config)}
     for key, value in overrides.items():
         if key not in names:
@@ -181,7 +184,7 @@ def preset_values(preset: str, reward: str) -> dict[str, Any]:
 
 
 _POSITIVE = ("steps", "num_envs", "round_steps", "round_updates", "batch_size", "buffer_size", "potential_batch", "potential_window")
-_POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout")
+_POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout", "reward_scale")
 # Beyond these a mistake or a stranger's file is more likely than a wish. What has no number here stays below 2³¹.
 _LARGEST = {"steps": 2**31 - 2**20, "num_envs": 10_000, "round_steps": 2**20, "round_updates": 2**20, "potential_updates": 2**20}
 _LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "spread_goals": 100, "env_timeout": 1e6}

@@ -75,6 +75,7 @@ class Round(eqx.Module):
     how: replay.Hindsight = eqx.field(static=True)
     judge: Callable = eqx.field(static=True)
     config: tuple[int, ...] = eqx.field(static=True)  # round_updates, batch, potential updates, batch and window
+    scale: float = eqx.field(default=1.0, static=True)  # of the reward
 
     def learn(self, brain: Brain, ring: replay.Ring, key: PRNGKeyArray) -> tuple[Brain, Metrics]:
         """Update the potential from the small recent buffer, then the agent from the large one."""
@@ -93,7 +94,8 @@ class Round(eqx.Module):
             bonus = total_reward(self.curiosity, curiosity_state, data)
             r, metrics = r + bonus, metrics | {"reward/curiosity": bonus.mean()}
         x, next_x = brain.inputs(data.obs, data.goal), brain.inputs(data.next_obs, data.goal)
-        agent_state, agent_metrics = self.agent.update(brain.agent, Batch(x, data.action, r, next_x, data.terminated), k_agent)
+        paid = Batch(x, data.action, self.scale * r, next_x, data.terminated)
+        agent_state, agent_metrics = self.agent.update(brain.agent, paid, k_agent)
         metrics |= agent_metrics | {"reward/mean": r.mean(), "reward/std": r.std(), "reward/success": data.success.mean()}
         return Brain(agent_state, reward_state, curiosity_state, brain.inputs), metrics
 
@@ -470,7 +472,8 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
     agent = agents.make(c.agent, **c.agent_options)
     if c.bound_targets and not c.curiosity and c.agent != "soft_q":  # soft values also hold entropy
-        agent = agents.make(c.agent, **(target_bounds(reward, task, spec, agent.gamma) | c.agent_options))
+        bounds = {name: c.reward_scale * q for name, q in target_bounds(reward, task, spec, agent.gamma).items()}
+        agent = agents.make(c.agent, **(bounds | c.agent_options))
     if (c.agent == "soft_q") != spec.discrete:
         kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
@@ -478,7 +481,7 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.spread_goals, terminal)
     sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
-    return Round(agent, reward, bonus, how, make_judge(task), sizes)
+    return Round(agent, reward, bonus, how, make_judge(task), sizes, c.reward_scale)
 
 
 def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]:
