@@ -109,7 +109,7 @@ def _fast(reward: str) -> dict[str, Any]:
         "moved_fraction": 0.5,
         "spread_goals": 4,
         "practice": 0.5,
-        "reward_scale": 0.1,
+        "reward_scale": 0.3,
         "bound_targets": True,
         "end_on_success": False,
         "success_terminates": False,
