@@ -284,6 +284,32 @@ def test_targets_are_bounded_by_what_the_reward_allows():
         assert bounds("dense") == {"q_low": -np.inf, "q_high": 0.0}
 
 
+def test_the_agent_is_paid_on_the_configured_scale_and_bounds_its_targets_alike(tmp_path):
+    from aimrl.agents.td3 import TD3
+
+    class Echo(TD3):
+        def update(self, state, batches, key):
+            return state, {"agent/paid": batches.reward.mean(), "agent/least": batches.reward.min()}
+
+    c = config(reward="sparse", reward_scale=0.25, bound_targets=True)
+    with vector.make(point_goal, 1, 0) as env:
+        t = Trainer(c, tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
+    assert (t.round.agent.q_low, t.round.agent.q_high) == pytest.approx((-2.5, 0.0))  # −0.25 a step, γ = 0.9
+    t.begin(resume=False)
+    t.gather(400)
+    t.close()
+    round_ = dataclasses.replace(t.round, agent=Echo())
+    _, metrics = jax.jit(lambda brain, ring, key: round_.learn(brain, ring, key))(t.brain, t.ring, t.root)
+    assert float(metrics["agent/least"]) == -0.25
+    assert float(metrics["agent/paid"]) == pytest.approx(0.25 * float(metrics["reward/mean"]))  # logs stay in the reward's own units
+
+
+@pytest.mark.parametrize("agent", ["sac", "soft_q"])
+def test_the_preset_scales_the_reward_of_td3_only(agent):
+    assert make_config("point").reward_scale != 1
+    assert make_config("point", agent=agent).reward_scale == 1
+
+
 @pytest.mark.parametrize("agent", ["td3", "sac", "soft_q"])
 @pytest.mark.parametrize("preset", ["paper", "fast"])
 def test_every_agent_takes_every_preset(agent, preset):
