@@ -51,9 +51,9 @@ BUDGETS = {
         decides=False,
     ),
     "desk": Budget(
-        "preset fast, 3 seeds on which nothing was tuned: Push 120,000 steps, PickAndPlace 140,000, Slide 40,000, Reach 4,000,"
+        "preset fast, 3 seeds on which nothing was tuned: Push 100,000 steps, PickAndPlace 140,000, Slide 40,000, Reach 4,000,"
         " RND, MC and GAIL a third of that but on Reach; grids in full with 8 seeds",
-        "fast", (11, 12, 13), {"Reach": 4_000, "PickAndPlace": 140_000, "Push": 120_000, "Slide": 40_000}, 8, bonus_share=1 / 3,
+        "fast", (11, 12, 13), {"Reach": 4_000, "PickAndPlace": 140_000, "Push": 100_000, "Slide": 40_000}, 8, bonus_share=1 / 3,
         overrides={"eval_every": 20_000}, reach_overrides={"eval_every": 1_000},
     ),
     "full": Budget(
