@@ -244,7 +244,13 @@ def test_a_sweep_can_be_listed_without_running(capsys, tmp_path):
     (tmp_path / "s.toml").write_text('envs = ["FetchReach-v4"]\nrewards = ["aim", "sparse"]\nseeds = [0, 1]\nsteps = 1000\n')
     code, out, _ = call(capsys, "sweep", tmp_path / "s.toml", "--dry-run", "--json")
     assert code == 0
-    assert len(json.loads(out[-1])["cells"]) == 4
+    found = json.loads(out[-1])
+    assert [c["state"] for c in found["cells"]] == ["new"] * 4
+    assert found["core_hours"] > 0
+    (tmp_path / "bad.toml").write_text('env = "FetchRech-v4"\nseeds = [0]\nsteps = 1000\n')
+    code, out, _ = call(capsys, "sweep", tmp_path / "bad.toml", "--dry-run")
+    assert code == 1
+    assert "will fail: unknown environment 'FetchRech-v4'" in out[0]
 
 
 def test_grid_answers_in_json_and_keeps_its_folder(capsys, tmp_path):

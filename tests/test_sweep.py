@@ -101,7 +101,7 @@ def test_cells_are_the_product_of_the_lists_and_have_folders_of_their_own(tmp_pa
     path.write_text(
         'env = ["FetchReach-v4", "aimrl/Room-v0"]\nrewards = ["aim", "sparse"]\npresets = ["fast", "paper"]\nseeds = 3\nout = "o"'
     )
-    found = sweep.cells(sweep.load_spec(path))
+    found = sweep.load_spec(path).cells
     assert len(found) == 2 * 2 * 2 * 3
     assert len({c.name for c in found}) == len(found)
     assert "FetchReach-v4/aim-td3-fast/seed-2" in {c.name for c in found}

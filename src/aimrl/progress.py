@@ -102,8 +102,8 @@ class Meter:
         steps, updates = self.rates()
         if not steps:
             return ""
-        left = human_time((self.config.steps - self.step) / steps)
-        return f"{steps:,.0f} steps/s, {updates:,.0f} updates/s, {left} left"
+        left = self.config.steps - self.step
+        return f"{steps:,.0f} steps/s, {updates:,.0f} updates/s" + (f", {human_time(left / steps)} left" if left > 0 else "")
 
 
 # --- where it goes ----------------------------------------------------------------------------------------------------------------------
@@ -280,5 +280,6 @@ class Listeners:
             call()
             return True
         except Exception as e:
-            self.screen.say(f"warning: {name} is off: {type(e).__name__}: {e}", always=True)
+            why = f"{e.name} is not installed: pip install {e.name}" if isinstance(e, ModuleNotFoundError) else f"{type(e).__name__}: {e}"
+            self.screen.say(f"warning: {name} is off: {why}", always=True)
             return False

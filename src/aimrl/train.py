@@ -93,9 +93,9 @@ class Round(eqx.Module):
         if self.curiosity is not None:
             bonus = total_reward(self.curiosity, curiosity_state, data)
             r, metrics = r + bonus, metrics | {"reward/curiosity": bonus.mean()}
+        r = self.scale * r
         x, next_x = brain.inputs(data.obs, data.goal), brain.inputs(data.next_obs, data.goal)
-        paid = Batch(x, data.action, self.scale * r, next_x, data.terminated)
-        agent_state, agent_metrics = self.agent.update(brain.agent, paid, k_agent)
+        agent_state, agent_metrics = self.agent.update(brain.agent, Batch(x, data.action, r, next_x, data.terminated), k_agent)
         metrics |= agent_metrics | {"reward/mean": r.mean(), "reward/std": r.std(), "reward/success": data.success.mean()}
         return Brain(agent_state, reward_state, curiosity_state, brain.inputs), metrics
 

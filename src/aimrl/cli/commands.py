@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aimrl.cli import options, training
-from aimrl.cli.options import Help, place
+from aimrl.cli.options import SHORT_Q, Help, place
 from aimrl.types import UserError
 
 
@@ -109,7 +109,7 @@ class Grid:
     iterations: int = 100  # of at most 5,000 environment steps each
     entropy: float | None = None  # entropy coefficient of the policy; the preset's when left out
     out: Path | None = None  # folder of the results; runs/grid-WORLD-REWARD when left out
-    quiet: bool = False
+    quiet: bool = field(default=False, metadata=SHORT_Q)
     json: bool = False
 
 
@@ -196,8 +196,8 @@ class Sweep:
     spec: Path = field(metadata=place("SPEC.toml"))  # environments, rewards, seeds and settings
     jobs: int | None = None  # runs at once; one a core when left out
     ray: str | None = None  # run on Ray: local, or the address of a cluster
-    dry_run: bool = False  # only list the runs
-    quiet: bool = False
+    dry_run: bool = False  # only list the runs, their states and what they would take
+    quiet: bool = field(default=False, metadata=SHORT_Q)
     json: bool = False
 
 
@@ -208,9 +208,9 @@ def sweep(o: Sweep) -> int:
 
     spec = sweep.load_spec(o.spec)
     if o.dry_run:
-        names = [cell.name for cell in sweep.cells(spec)]
-        answer({"out": spec.out, "cells": names}, "\n".join([f"{len(names)} runs in {spec.out}:", *names]), o.json)
-        return 0
+        report = sweep.dry_run(spec, o.jobs)
+        answer(report, sweep.dry_run_text(report), o.json)
+        return 1 if any(row["state"].startswith("will fail") for row in report["cells"]) else 0
     summary = sweep.run(spec, o.jobs, o.ray, progress=not o.quiet)
     again = f"\ngo on with: aimrl sweep {o.spec}" if summary.stopped else ""
     answer(asdict(summary) | {"out": spec.out}, summary.text() + again, o.json)
@@ -235,7 +235,7 @@ class Tune:
     storage: str | None = None  # URL of a database, to search on several machines; a file in --out when left out
     name: str | None = None  # of the search
     out: Path | None = None  # folder; runs/tune-ENV-REWARD-AGENT-PRESET when left out
-    quiet: bool = False
+    quiet: bool = field(default=False, metadata=SHORT_Q)
     json: bool = False
 
 
@@ -254,7 +254,7 @@ def tune(o: Tune) -> int:
 @dataclass(frozen=True)
 class Bench:
     quick: bool = False  # shorter measurements: for a look, not for a claim
-    quiet: bool = False
+    quiet: bool = field(default=False, metadata=SHORT_Q)
     json: bool = False
 
 
@@ -275,7 +275,7 @@ class Paper:
     out: Path = Path("runs/paper")  # folder of figures, tables and the runs behind them
     jobs: int | None = None  # Fetch runs at once; one a core when left out
     ray: str | None = None  # do the Fetch runs on Ray: local, or the address of a cluster
-    quiet: bool = False
+    quiet: bool = field(default=False, metadata=SHORT_Q)
     json: bool = False
 
 

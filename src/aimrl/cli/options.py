@@ -7,6 +7,8 @@ import dataclasses
 import inspect
 import io
 import re
+import shutil
+import textwrap
 import typing
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field
@@ -22,6 +24,9 @@ COMMON_HELP = {  # of options that many commands have
     "json": "print the result as one JSON object on the last line of standard output",
     "quiet": "say nothing but warnings and the result",
 }
+
+
+SHORT_Q = {"short": "-q"}  # metadata of --quiet
 
 
 def place(metavar: str) -> dict[str, str]:
@@ -40,6 +45,14 @@ class Help:
     @property
     def text(self) -> str:
         return self.summary + "\n\nExamples:\n" + "\n".join(f"  {e}" for e in self.examples)
+
+
+def _narrow(text: str) -> str:
+    """Usage and summary within the terminal's width; tyro only wraps what comes after them."""
+    head, mark, rest = text.partition("Examples:")
+    width = max(shutil.get_terminal_size().columns, 40)
+    wrap = lambda line: textwrap.fill(line, width, subsequent_indent="    " * line.startswith("usage:"), break_on_hyphens=False)  # noqa: E731
+    return "\n".join(map(wrap, head.split("\n"))) + mark + rest
 
 
 def comments(cls: type) -> dict[str, str]:
@@ -140,7 +153,7 @@ def parse(made: type[T], argv: Sequence[str], help_: Help) -> T:
             return tyro.cli(made, args=list(argv), prog=f"aimrl {help_.command}", description=help_.text)
     except SystemExit as e:
         if not e.code:
-            print(out.getvalue(), end="")
+            print(_narrow(out.getvalue()), end="")
             raise
         raise UserError(_reason(err.getvalue() or out.getvalue(), made, argv) + f" (see aimrl {help_.command} --help)") from None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aimrl.cli import options
-from aimrl.cli.options import Help, place
+from aimrl.cli.options import SHORT_Q, Help, place
 from aimrl.config import Config, check, make_config
 from aimrl.types import UserError
 
@@ -22,10 +22,10 @@ HELP = Help(
     "Every setting is an option; the values shown are those of the environment, preset, agent and reward typed beside --help.",
     (
         "aimrl train FetchReach-v4 --reward aim",
-        "aimrl train FetchPush-v4 --reward aim --preset fast --steps 300000 --seed 1 --out runs/push",
-        "aimrl train FetchPush-v4 --td3.tau 0.01 --aim.form shaped   # options of the agent and the reward",
-        "aimrl train your_package:YourEnv-v0                         # an environment of your own",
-        "aimrl train --resume --out runs/push                        # go on where it was stopped",
+        "aimrl train FetchPush-v4 --steps 150000 --seed 1 --out runs/push",
+        "aimrl train FetchPush-v4 --td3.tau 0.01 --aim.form shaped",
+        "aimrl train your_package:YourEnv-v0       # an environment of your own",
+        "aimrl train --resume --out runs/push      # go on where it was stopped",
     ),
 )
 
@@ -36,7 +36,7 @@ class Extra:
 
     out: Path | None = None  # run folder; runs/ENV-REWARD-sSEED when left out
     resume: bool = False  # go on with the run in --out
-    quiet: bool = False
+    quiet: bool = field(default=False, metadata=SHORT_Q)
     json: bool = False
 
 
@@ -46,7 +46,7 @@ class _Env:
 
 
 _HIDDEN = ("env", "agent_options", "reward_options")  # given by place, or as groups of options
-_SWITCHES = ("--resume", "--quiet", "--json", "-h", "--help")
+_SWITCHES = ("--resume", "--quiet", "-q", "--json", "-h", "--help")
 
 
 def option_class(argv: Sequence[str]) -> tuple[type, Config, dict[str, Any]]:
@@ -96,7 +96,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, Extra]:
 
 
 class Stopper:
-    """The first Ctrl-C, SIGTERM or SIGHUP asks for an end after the round; the second, left to the system, ends at once."""
+    """The first Ctrl-C, SIGTERM or SIGHUP asks for an end after the round; the second ends at once."""
 
     SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -117,9 +117,20 @@ class Stopper:
     def _ask(self, number: int, frame: Any) -> None:
         self.signal = number
         for s in self.SIGNALS:
-            signal.signal(s, signal.SIG_DFL)
+            signal.signal(s, self._quit)
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
             os.write(2, b"\nstopping after this round and saving; once more to quit at once\n")
+
+    def _quit(self, number: int, frame: Any) -> None:
+        """Leave nothing behind: workers that would complain of their lost parent, a hidden cursor."""
+        import multiprocessing
+
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        if os.isatty(2):
+            os.write(2, b"\033[?25h\n")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def run(argv: Sequence[str]) -> int:

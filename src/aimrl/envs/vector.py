@@ -14,6 +14,7 @@ import io
 import multiprocessing
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -102,13 +103,14 @@ class VectorGoalEnv:
             raise UserError(f"environments {waiting} have no running episode: call reset with a mask before stepping them")
         action = self._checked(action)
         self.steps += 1
-        result, faults = self._guarded(partial(self._simulators.step, action))
+        result, raised = self._guarded(partial(self._simulators.step, action))
         self._episode_steps += 1
-        faults |= _non_finite(result.obs, np.arange(self.num_envs))
-        faults |= {int(i): f"reward is {result.reward[i]}" for i in np.flatnonzero(~np.isfinite(result.reward))}
         over = result.terminated | result.truncated
         late = ~over & (self._episode_steps >= self.spec.horizon)
-        faults |= {int(i): f"neither terminated nor truncated at its time limit of {self.spec.horizon} steps" for i in np.flatnonzero(late)}
+        faults = {int(i): f"neither terminated nor truncated at its time limit of {self.spec.horizon} steps" for i in np.flatnonzero(late)}
+        faults |= {int(i): f"reward is {result.reward[i]}" for i in np.flatnonzero(~np.isfinite(result.reward))}
+        faults |= _non_finite(result.obs, np.arange(self.num_envs))
+        faults |= raised  # the cause, where the others are what came of it
         if faults:
             index = min(faults)
             raise EnvFault(index, self.steps, faults[index], result)
@@ -413,6 +415,7 @@ def _make_gym(
             workers = min(num_envs, threads or os.cpu_count() or 1)
             # forkserver: forking this process is unsafe once JAX has started its threads.
             multiprocessing.get_context("forkserver").set_forkserver_preload(["aimrl.envs.warm"])
+            _start_resource_tracker()
             options = {"context": "forkserver", "max_concurrency": workers, "autoreset_mode": AutoresetMode.DISABLED, "copy": False}
             with _workers_without_main():
                 vec = AsyncVectorEnv([build] * num_envs, **options)
@@ -438,6 +441,19 @@ def _in_time(call: Callable[[], Any], timeout_s: float) -> Any:
         raise UserError(f"making and resetting one environment took more than {timeout_s:g} s (hung)") from None
     finally:
         thread.close()
+
+
+def _start_resource_tracker() -> None:
+    """Python's cleaner of shared memory ignores Ctrl-C and SIGTERM to the group, but a closed terminal would end it before us."""
+    from multiprocessing import resource_tracker
+
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is ignored stays so in a new program
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @contextlib.contextmanager

@@ -65,11 +65,12 @@ class Board:
         counts = ", ".join(f"{n} {state}" for state, n in sorted(self.states.items())) or "none ended yet"
         minutes = (time.monotonic() - self.start) / 60
         table = Table(title=Text(f"{self.spec.name}: {self.total} cells to run, {counts}, {minutes:.0f} min"), title_justify="left")
-        for head in ("cell", "", "step", "success"):
-            table.add_column(head, justify="right" if head in ("step", "success") else "left")
+        table.add_column("cell", overflow="fold")  # the seed, at its end, is what tells cells apart
+        for head in ("", "step", "success"):
+            table.add_column(head, justify="right" if head else "left", no_wrap=True)
         for cell in at_work[:20]:
             step, success = position(self.spec.out / cell.name)
-            bar = ProgressBar(total=cell.config.steps, completed=step, width=20)
+            bar = ProgressBar(total=cell.config.steps, completed=step, width=12)
             table.add_row(Text(cell.name), bar, f"{step:,}", _percent(success))
         if len(at_work) > 20:
             table.add_row(f"and {len(at_work) - 20} more")

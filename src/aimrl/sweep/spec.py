@@ -81,11 +81,6 @@ def parse_spec(data: dict[str, Any], name: str = "sweep", where: str = "the spec
     return Spec(name, Path(out or f"runs/{safe_name(name)}").expanduser().absolute(), found)
 
 
-def cells(spec: Spec) -> tuple[Cell, ...]:
-    """The cells in the order in which they are started."""
-    return spec.cells
-
-
 def _axes(table: dict[str, Any], where: str, more: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The grid's lists, steps and overrides of one table, and its other known keys."""
     plural = {f"{axis}s": axis for axis in AXES}
