@@ -13,7 +13,7 @@ SOAK_KILLS ?= 50
 
 # What `make run` needs: the package and the fast simulators, where there is a wheel of them for this machine.
 .venv/.run-ready: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[envpool]' \
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[envpool]' 2>.venv/envpool.log \
 	  || { echo 'No EnvPool for this machine: the slower Gymnasium simulators will do.'; \
 	       $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .; }
 	@touch $@

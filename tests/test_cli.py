@@ -119,8 +119,8 @@ def test_version_and_completion(capsys):
         assert code == 0
         assert "--aim.step-bound" in "\n".join(out)
     script = "\n".join(call(capsys, "--print-completion", "bash")[1])
-    ask = script + '\nCOMP_WORDS=(aimrl train X --rew) COMP_CWORD=3; _aimrl; echo "${COMPREPLY[@]}"'
-    assert subprocess.run(["bash", "-c", ask], capture_output=True, text=True).stdout.split() == ["--reward"]
+    ask = script + '\nCOMP_WORDS=(aimrl train X --see) COMP_CWORD=3; _aimrl; echo "${COMPREPLY[@]}"'
+    assert subprocess.run(["bash", "-c", ask], capture_output=True, text=True).stdout.split() == ["--seed"]
     assert call(capsys, "--print-completion", "bahs")[0] == 2
 
 
@@ -369,7 +369,7 @@ def _point():
 def begin(folder, *argv):
     env = os.environ | {"PYTHONPATH": str(HERE), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     command = [sys.executable, "-m", "aimrl", "train", *argv, "--out", str(folder)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def await_line(process, text):
@@ -398,13 +398,39 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, first, code):
         assert runs.checkpoint_steps(tmp_path / "r")[-1] == step + 40
 
 
-def test_the_second_signal_is_left_to_the_system():
+ARM = ("FetchReach-v4", "--backend", "gym", "--num-envs", "2", "--steps", "1000000")  # its simulators are processes of their own
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_does_not_take_the_simulators(tmp_path, number):
+    """`timeout` and a closed terminal tell every process of the group: the workers died of it and the run was lost."""
+    process = begin(tmp_path / "r", *ARM, *TINY)
+    await_line(process, "step 200 of")
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, err
+    assert runs.checkpoint_steps(tmp_path / "r")
+    assert "Traceback" not in err
+    assert "resource_tracker" not in err
+
+
+def test_the_second_signal_ends_at_once_and_in_silence(tmp_path):
+    process = begin(tmp_path / "r", *ARM, *TINY, "--round-steps", "4000")
+    await_line(process, "gym simulator")
+    os.killpg(process.pid, signal.SIGTERM)
+    await_line(process, "stopping after this round")
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert "Traceback" not in err
+
+
+def test_signals_are_the_callers_again_afterwards():
     before = signal.getsignal(signal.SIGTERM)
     with training.Stopper() as stopper:
         assert not stopper()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopper()
-        assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -365,7 +365,7 @@ def test_nothing_usable_or_a_wrong_name_is_a_user_error(tmp_path):
         stats.from_runs([tmp_path / "absent"])
     with pytest.raises(UserError, match="did you mean final"):
         stats.from_runs([tmp_path], success="finale")
-    with pytest.raises(UserError, match="not evaluated at step 5"):
+    with pytest.raises(UserError, match="no run was evaluated at step 5"):
         stats.from_runs([write_run(tmp_path / "a")], step=5)
 
 

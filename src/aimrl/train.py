@@ -433,6 +433,8 @@ class Trainer:
         wall = meta.get("wall_s", 0.0)
         if segment + replayed * self.config.num_envs != steps[-1] or type(wall) not in (int, float):
             raise UserError(f"checkpoint {steps[-1]} of {self.folder} contradicts itself: its meta.json is damaged")
+        if not (runs.checkpoint_path(self.folder, steps[-1]) / "ring.safetensors").is_file():
+            raise UserError(f"{self.folder} can't go on: its replay buffer was left out, as in policies that are shared")
         load = lambda name, template: runs.load_tree(self.folder, steps[-1], name, template)  # noqa: E731
         shape = (replayed, self.config.num_envs, self.spec.action_dim)
         acted = load("actions", {"actions": jax.ShapeDtypeStruct(shape, np.float32), "goals": self.goals})
@@ -522,7 +524,11 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
     config = runs.load_config(folder)
     meta = runs.load_meta(folder, step)
     with vector.make(env if env is not None else config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
-        round_ = make_round(config, probe.spec, probe.task, reward)
+        try:
+            round_ = make_round(config, probe.spec, probe.task, reward)
+        except UserError as e:
+            hint = "; a run with a reward of your own is loaded in Python: aimrl.load(folder, reward=…)"
+            raise UserError(f"{e}{hint if reward is None and 'unknown reward' in str(e) else ''}") from None
         check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
         brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])
     return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"], env)

@@ -15,6 +15,7 @@ DONE, FAILED, BAD_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's alarms about slow compilation say nothing to a user
     shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {' '.join(str(message).split())}\n"
     words = list(sys.argv[1:] if argv is None else argv)
     if any(":" in w for w in words) and os.getcwd() not in sys.path:

@@ -163,7 +163,7 @@ def _rewards(play: _Play, task: GoalTask) -> Iterator[Finding]:
     if max(abs(low), abs(high)) > 100:
         yield Finding("warn", f"rewards reach {low:g} … {high:g}", "scale them to about ±1: value networks learn large numbers slowly")
     elif task.sparse:
-        yield Finding("ok", f"the reward is sparse, between {low:g} and {high:g} in random play")
+        yield Finding("ok", f"the reward is sparse, {f'between {low:g} and {high:g}' if low < high else f'always {low:g}'} in random play")
     else:
         advice = "" if task.jittable else "define is_success(achieved, desired): a dense reward doesn't tell where success begins"
         level: Level = "ok" if task.jittable else "warn"

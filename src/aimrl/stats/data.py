@@ -218,6 +218,10 @@ def from_runs(folders: Sequence[str | Path], step: int | None = None, success: s
         if at is None:
             problems.append(f"{env}: no step at which all {len(here)} runs were evaluated; state one")
             continue
+        if not any(at in run.evals for run in here):
+            known = ", ".join(f"{s:,}" for s in sorted(shared)[-6:]) or "none"
+            problems.append(f"{env}: no run was evaluated at step {at:,}; the last steps that all {len(here)} have: {known}")
+            continue
         problems += [f"{run.folder}: not evaluated at step {at}; left out" for run in here if at not in run.evals]
         here = [run for run in here if at in run.evals]
         problems += _version_problems(env, here)
