@@ -383,6 +383,16 @@ def test_a_misbehaving_environment_is_named_with_its_step_and_the_others_step_is
     np.testing.assert_allclose(fault.partial.obs.achieved_goal[others], 6.0)  # three moves of 2
 
 
+def test_what_goes_wrong_in_the_last_step_is_named_before_the_time_limit_it_missed():
+    """The limit's wrapper never hears of a step that raised, so the environment seemed to overrun it."""
+    with make(lambda: TimeLimit(Rogue("raise", 3), 3), 2, seed=SEED) as env:
+        env.reset()
+        env.step(np.zeros((2, 1)))
+        env.step(np.zeros((2, 1)))
+        with pytest.raises(EnvFault, match=r"^environment 0, step 3: raised ValueError: the wheel came off"):
+            env.step(np.zeros((2, 1)))
+
+
 @pytest.mark.parametrize("how", ["raise", "nan", "shape"])
 def test_trouble_in_a_reset_is_named_too(how):
     with _made_before_it_goes_wrong(how) as env, pytest.raises(EnvFault, match="environment 0, reset after step 0: "):
