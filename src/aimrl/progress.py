@@ -130,7 +130,7 @@ class Screen:
         elif event == "metrics":
             self.last_metrics = data
         elif event == "eval":
-            self.success = success_text(data)
+            self.success, self.meter.step = success_text(data), data["step"]  # the round of this evaluation is told after it
             words = [f"step {data['step']:,} of {self.config.steps:,}", self.success, self.meter.text() if self.bar is None else ""]
             self.say("  ".join(w for w in words if w))
             self._hint()
