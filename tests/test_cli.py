@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -63,12 +62,10 @@ def test_the_overview_breaks_its_lines_between_words_at_the_terminals_width(colu
 def test_the_overview_names_every_command_and_loads_nothing_heavy():
     heavy = "{'jax', 'scipy', 'gymnasium', 'tyro'} & sys.modules.keys()"
     code = f"import sys, aimrl.cli as c; r = c.main(['--help']); print(sorted({heavy})); sys.exit(r)"
-    begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "[]"
     assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
-    assert time.monotonic() - begun < 10  # it takes a tenth of a second on an idle machine
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -77,6 +74,15 @@ def test_every_command_has_help_with_an_example_of_itself(name, capsys):
     assert (code, err) == (0, [])
     assert f"  aimrl {name} " in "\n".join(out)
     assert "{None}" not in "\n".join(out)
+    assert max(map(len, out)) <= 80
+
+
+def test_a_short_option_is_not_blamed_for_the_unknown_one_beside_it(capsys):
+    code, _, err = call(capsys, "train", "FetchReach-v4", "-q", "--stepz", 10)
+    assert code == 2
+    assert len(err) == 1
+    assert "'--stepz'" in err[0]
+    assert "--steps" in err[0]
 
 
 def test_help_of_train_shows_the_values_of_the_preset_typed_beside_it(capsys):
@@ -366,10 +372,21 @@ def _point():
 # --- signals ----------------------------------------------------------------------------------------------------------------------------
 
 
-def begin(folder, *argv):
-    env = os.environ | {"PYTHONPATH": str(HERE), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    command = [sys.executable, "-m", "aimrl", "train", *argv, "--out", str(folder)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+@pytest.fixture
+def begin():
+    """Start `aimrl train` in a group of its own; what still runs when the test ends, ends with it."""
+    begun = []
+
+    def start(folder, *argv):
+        env = os.environ | {"PYTHONPATH": str(HERE), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+        command = [sys.executable, "-m", "aimrl", "train", *argv, "--out", str(folder)]
+        begun.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
 
 
 def await_line(process, text):
@@ -380,7 +397,7 @@ def await_line(process, text):
 
 
 @pytest.mark.parametrize(("first", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, first, code):
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, begin, first, code):
     process = begin(tmp_path / "r", "point_env:Point-v0", "--steps", "1000000", *TINY)
     await_line(process, "step 200 of")
     process.send_signal(first)
@@ -402,7 +419,7 @@ ARM = ("FetchReach-v4", "--backend", "gym", "--num-envs", "2", "--steps", "10000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_whole_group_does_not_take_the_simulators(tmp_path, number):
+def test_a_signal_to_the_whole_group_does_not_take_the_simulators(tmp_path, begin, number):
     """`timeout` and a closed terminal tell every process of the group: the workers died of it and the run was lost."""
     process = begin(tmp_path / "r", *ARM, *TINY)
     await_line(process, "step 200 of")
@@ -414,7 +431,7 @@ def test_a_signal_to_the_whole_group_does_not_take_the_simulators(tmp_path, numb
     assert "resource_tracker" not in err
 
 
-def test_the_second_signal_ends_at_once_and_in_silence(tmp_path):
+def test_the_second_signal_ends_at_once_and_in_silence(tmp_path, begin):
     process = begin(tmp_path / "r", *ARM, *TINY, "--round-steps", "4000")
     await_line(process, "gym simulator")
     os.killpg(process.pid, signal.SIGTERM)
@@ -431,6 +448,7 @@ def test_signals_are_the_callers_again_afterwards():
         assert not stopper()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopper()
+        assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == stopper._quit
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -18,6 +18,7 @@ from run_folders import make_run
 from aimrl import cli, config, grid, paper, runs, stats, sweep
 from aimrl.agents.soft_q import SoftQConfig
 from aimrl.envs import grid as worlds
+from aimrl.paper.budgets import TaskBudget
 from aimrl.types import UserError
 
 HERE = Path(__file__).parent
@@ -79,6 +80,16 @@ def test_the_full_budget_is_the_papers_protocol(tmp_path):
     assert {s["preset"] for s in cells.values()} == {"paper"}
 
 
+def test_the_desk_budget_runs_what_it_says(tmp_path):
+    spec = paper.fetch_spec(paper.ITEMS["fetch"], "desk", tmp_path)
+    assert spec is not None
+    steps = {(c.config.env, c.config.reward): c.config.steps for c in spec.cells}
+    assert [steps["FetchPush-v4", r] for r in ("aim", "sparse", "rnd")] == [100_000, 100_000, 60_000]
+    assert [steps["FetchReach-v4", r] for r in ("aim", "rnd")] == [4_000, 4_000]
+    seeds = lambda env: sorted({c.config.seed for c in spec.cells if c.config.env == env})  # noqa: E731
+    assert (seeds("FetchSlide-v4"), seeds("FetchReach-v4")) == ([11, 12, 13], [11, 12, 13, 14, 15, 16])
+
+
 def test_fetch_figures_and_the_table_share_their_runs(tmp_path):
     names = {}
     for item in ("fetch", "app_fetch", "anova"):
@@ -86,7 +97,7 @@ def test_fetch_figures_and_the_table_share_their_runs(tmp_path):
         assert spec is not None
         names[item] = {spec.out / c.name: c.config for c in spec.cells}
     shared = names["fetch"].keys() & names["anova"].keys()
-    assert len(shared) == 4 * 3 * 3  # four tasks, three rewards in both, three seeds
+    assert len(shared) == 3 * (6 + 3 * 3)  # three rewards in both, six seeds of Reach and three of the others
     assert all(names["fetch"][k] == names["anova"][k] for k in shared)
     assert names["app_fetch"].keys() < names["anova"].keys()
 
@@ -406,9 +417,8 @@ def test_a_curve_figure_from_real_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(paper.ITEMS, "app_fetch", dataclasses.replace(paper.ITEMS["app_fetch"], fetch={"Reach": ("aim",)}))
     small = {"num_envs": 2, "round_steps": 40, "round_updates": 2, "batch_size": 8, "learning_starts": 40, "eval_every": 80}
     small |= {"eval_episodes": 3, "checkpoint_every": 80, "buffer_size": 200, "potential_updates": 1, "potential_batch": 8}
-    budget = dataclasses.replace(
-        paper.BUDGETS["smoke"], steps={"Reach": 80}, overrides=small | {"agent_options": {"hidden": [4]}, "tensorboard": False}
-    )
+    plan = TaskBudget(80, (0,), overrides=small | {"agent_options": {"hidden": [4]}, "tensorboard": False})
+    budget = dataclasses.replace(paper.BUDGETS["smoke"], tasks={"Reach": plan})
     monkeypatch.setitem(paper.BUDGETS, "smoke", budget)
     code, out, err = call(capsys, "app_fetch", "--budget", "smoke", "--out", tmp_path, "--jobs", 1)
     assert code == 0, err

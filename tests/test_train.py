@@ -128,6 +128,20 @@ def test_a_saved_run_gives_the_same_actions_when_loaded(tmp_path):
     assert run.evaluate(3) == again.evaluate(3)
 
 
+def test_a_run_with_a_reward_of_its_own_asks_for_it(tmp_path):
+    train(config(steps=120, reward="nearer"), tmp_path / "r", env=point_goal, reward=make_reward("dense"))
+    with pytest.raises(UserError, match=r"reward of its own, 'nearer': .* aimrl\.load\(folder, reward=…\)$"):
+        load_run(tmp_path / "r", env=point_goal)
+    assert load_run(tmp_path / "r", env=point_goal, reward=make_reward("dense")).step == 120
+
+
+def test_a_policy_without_its_replay_buffer_can_not_go_on(tmp_path):
+    train(config(steps=120), tmp_path / "r", env=point_goal)
+    (runs.checkpoint_path(tmp_path / "r", 120) / "ring.safetensors").unlink()
+    with pytest.raises(UserError, match="can't go on: its replay buffer was left out"):
+        train(config(steps=240), tmp_path / "r", env=point_goal, resume=True)
+
+
 def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_path):
     trainer_steps = {}
     for n in (1, 4):

@@ -56,7 +56,7 @@ def train_named(
     folder = Path(out) if out is not None else runs.default_folder(config)
     objects: dict[str, Any] = {"env": None if isinstance(env, str) else env, "reward": None if isinstance(reward, str) else reward}
     with Listeners(config, folder, agents.make(config.agent, **config.agent_options).gamma, quiet) as listeners:
-        listeners.screen.say(f"{config.env}, reward {config.reward}, into {folder}")
+        listeners.say_what()
         return train(config, folder, resume=resume, listen=listeners, **objects)
 
 

@@ -29,11 +29,11 @@ def use_compilation_cache() -> None:
 use_compilation_cache()  # everything that compiles imports this file
 
 
-def compile_early(f: Callable[..., Any], *args: PyTree, donate: int | tuple[int, ...] = ()) -> Callable[..., Any]:
-    """f for arguments like these, being compiled in the background; the first call waits for what is left of that."""
+def compile_early(f: Any, *args: PyTree) -> Callable[..., Any]:
+    """The jitted f for arguments like these, being compiled in the background; the first call waits for what is left of that."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type), args)
     worker = ThreadPoolExecutor(1, "compile")
-    compiled = worker.submit(lambda: jax.jit(f, donate_argnums=donate).lower(*shapes).compile())
+    compiled = worker.submit(lambda: f.lower(*shapes).compile())
     worker.shutdown(wait=False)
     return lambda *x: compiled.result()(*x)
 

@@ -249,10 +249,15 @@ class Listeners:
     """All of them as one listener; a logger that fails is dropped with a warning, the run goes on."""
 
     def __init__(self, config: Config, folder: Path, gamma: float, quiet: bool = False, stream: TextIO | None = None):
+        self.config, self.folder = config, folder
         self.screen = Screen(config, gamma, stream, quiet)
         self.loggers: list[Any] = []
         makers = {"TensorBoard": (config.tensorboard, lambda: TensorBoard(folder)), "W&B": (config.wandb, lambda: WandB(config, folder))}
         self.makers = {name: make for name, (wanted, make) in makers.items() if wanted}
+
+    def say_what(self) -> None:
+        c = self.config
+        self.screen.say(f"{c.env}, reward {c.reward}, agent {c.agent}, preset {c.preset}, seed {c.seed}, into {self.folder}")
 
     def __call__(self, event: str, data: Row) -> None:
         self.screen(event, data)

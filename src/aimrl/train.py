@@ -277,7 +277,7 @@ class Trainer:
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
         self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
-        self.learn = nn.compile_early(lambda *x: self.round.learn(*x), self.brain, self.ring, self.root, donate=0)
+        self.learn = jax.jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
         self.explore = jax.jit(lambda *x: self.round.explore(*x))
         self.practise = jax.jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
@@ -422,6 +422,8 @@ class Trainer:
 
     def begin(self, resume: bool) -> None:
         """Start at step 0, or exactly where the last checkpoint stands."""
+        if self.config.steps > self.config.learning_starts:
+            self.learn = nn.compile_early(self.learn, self.brain, self.ring, self.root)
         steps = runs.checkpoint_steps(self.folder) if resume else []
         for name in ("metrics.jsonl", "evals.jsonl"):
             runs.cut_log(self.folder / name, steps[-1] if steps else -1)
@@ -523,12 +525,12 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
     """A saved run's policy at its newest (or the given) checkpoint; `env` and `reward` as given to `train`, where they were objects."""
     config = runs.load_config(folder)
     meta = runs.load_meta(folder, step)
+    if reward is None and config.reward not in rewards.known():
+        raise UserError(
+            f"{folder} was trained with a reward of its own, '{config.reward}': load it in Python by aimrl.load(folder, reward=…)"
+        )
     with vector.make(env if env is not None else config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
-        try:
-            round_ = make_round(config, probe.spec, probe.task, reward)
-        except UserError as e:
-            hint = "; a run with a reward of your own is loaded in Python: aimrl.load(folder, reward=…)"
-            raise UserError(f"{e}{hint if reward is None and 'unknown reward' in str(e) else ''}") from None
+        round_ = make_round(config, probe.spec, probe.task, reward)
         check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
         brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])
     return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"], env)

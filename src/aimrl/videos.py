@@ -66,10 +66,11 @@ def _frame(single: Any) -> np.ndarray:
             warnings.simplefilter("ignore")  # of GL libraries about displays: what matters is told below
             picture = single.render()
     except Exception as e:
-        reason = "no GL library was found" if "egl" in str(e).lower() else _short(e)
+        missing = isinstance(e, AttributeError) and "egl" in str(e).lower()  # PyOpenGL's way to say so
+        reason = "no GL library was found" if missing else _short(e)
         _let_go(e)
         raise UserError(
-            f"no video: this machine can't draw ({reason}); install one such as libegl1, or libosmesa6 with MUJOCO_GL=osmesa"
+            f"no video: this machine can't draw ({reason}); install a GL library such as libegl1, or libosmesa6 with MUJOCO_GL=osmesa"
         ) from None
     if picture is None:
         raise UserError("no video: the environment's render() gives no picture (render_mode 'rgb_array')")

@@ -125,7 +125,7 @@ def tyro_class(cls: type, made_of: Sequence[Column]) -> type:
 
 
 def flags(cls: type, prefix: str = "") -> list[str]:
-    """Every option of a class made by `tyro_class`, as typed."""
+    """Every option of a class made by `tyro_class`, as typed, short forms included."""
     found: list[str] = []
     for f in dataclasses.fields(cls):
         kind = typing.cast(Any, f.type)
@@ -134,6 +134,7 @@ def flags(cls: type, prefix: str = "") -> list[str]:
             found += flags(typing.cast(type, kind), f"{prefix}{name}.")
         elif not _is_positional(kind):
             found.append(f"--{prefix}{name}")
+            found += [short for mark in kind.__metadata__ for short in getattr(mark, "aliases", None) or ()]
             if typing.get_args(kind)[0] is bool and "FlagCreatePairsOff" not in repr(kind):
                 found.append(f"--{prefix}no-{name}")
     return found

@@ -128,7 +128,8 @@ class Stopper:
         for worker in multiprocessing.active_children():
             worker.kill()
         if os.isatty(2):
-            os.write(2, b"\033[?25h\n")
+            with contextlib.suppress(OSError):
+                os.write(2, b"\033[?25h\n")
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -148,10 +149,9 @@ def run(argv: Sequence[str]) -> int:
             return _report(folder, config, extra, done[-1], 0)
     gamma = make_agent(config.agent, **config.agent_options).gamma
     with Listeners(config, folder, gamma, extra.quiet) as listeners, Stopper() as stopper:
-        say = listeners.screen.say
         if not extra.resume:
-            _examine(config, say)
-        say(f"{config.env}, reward {config.reward}, agent {config.agent}, preset {config.preset}, seed {config.seed}, into {folder}")
+            _examine(config, listeners.screen.say)
+        listeners.say_what()
         step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper).step
     return _report(folder, config, extra, step, stopper.signal if step < config.steps else 0)
 

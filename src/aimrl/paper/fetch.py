@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aimrl import plots
 from aimrl.paper.budgets import BONUSES, LABELS, TASKS
 from aimrl.paper.material import Curves, Material, Shown
 from aimrl.paper.verdicts import CLOSE, LEARNED, Interval, Verdict, at_least, every, negate
-
-if TYPE_CHECKING:
-    pass
 
 
 def _draw_curves(curves: Curves, fetch: Mapping[str, tuple[str, ...]]) -> Callable[[Path], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aimrl import runs, sweep
 from aimrl.paper.budgets import BUDGETS, OUT
@@ -27,9 +27,6 @@ from aimrl.paper.grids import (
 from aimrl.paper.material import GridCell, Item, fetch_spec
 from aimrl.paper.tables import ANOVA, anova, hyper
 from aimrl.types import UserError, nearest
-
-if TYPE_CHECKING:
-    pass
 
 GRID_S, GRID_BEGIN_S = 0.003, 25.0  # core-seconds of a seed's iteration, and to compile and draw a grid run: for estimates
 FETCH_BEGIN_S = 30.0  # to start and compile a Fetch run

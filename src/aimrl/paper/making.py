@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aimrl import plots, runs, sweep
 from aimrl.paper.budgets import BUDGETS, OUT, Budget, check_budget
@@ -16,9 +16,6 @@ from aimrl.paper.items import find, state
 from aimrl.paper.material import Curves, GridCell, GridRun, Item, Material, Shown, fetch_spec, read_curves, run_grid
 from aimrl.paper.verdicts import Verdict, many
 from aimrl.types import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

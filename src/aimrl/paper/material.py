@@ -94,13 +94,11 @@ def fetch_spec(item: Item, budget_name: str, out: Path) -> sweep.Spec | None:
     """The item's Fetch runs as a sweep; all items of a budget share its folder."""
     budget = BUDGETS[budget_name]
     cells = []
-    for task, rewards in item.fetch.items():
-        reach = task == "Reach"
-        options = {**budget.overrides, **(budget.reach_overrides if reach else {})}
-        for reward in rewards if task in budget.steps else ():
-            steps = int(budget.steps[task] * (budget.bonus_share if reward in BONUSES and not reach else 1))
-            cell = {"env": TASKS[task], "reward": reward, "preset": budget.preset, "seed": list(budget.seeds), "steps": steps}
-            cells.append(cell | {"overrides": options})
+    for task, plan in budget.tasks.items():
+        for reward in item.fetch.get(task, ()):
+            steps = plan.bonus_steps if plan.bonus_steps and reward in BONUSES else plan.steps
+            cell = {"env": TASKS[task], "reward": reward, "preset": budget.preset, "seed": list(plan.seeds), "steps": steps}
+            cells.append(cell | {"overrides": dict(plan.overrides)})
     if not cells:
         return None
     return sweep.parse_spec({"name": f"{item.name}-{budget_name}", "out": str(out / "runs" / f"fetch-{budget_name}"), "cells": cells})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aimrl import plots, runs
 from aimrl.config import make_config
@@ -12,9 +12,6 @@ from aimrl.paper.budgets import BUDGETS, TASKS
 from aimrl.paper.material import Material, Shown
 from aimrl.paper.verdicts import LEARNED, Verdict, at_least, every, many
 from aimrl.types import UserError
-
-if TYPE_CHECKING:
-    pass
 
 ANOVA = dict.fromkeys(TASKS, ("aim", "aim+r", "sparse", "dense"))
 COLUMNS = ("Slide", "Push", "PickAndPlace", "Reach")  # of tab:anova
@@ -66,7 +63,7 @@ def anova(material: Material) -> Shown:
     for task in COLUMNS:
         here = [f for f in material.folders if runs.read_json(f / "config.json")["env"] == TASKS[task]]
         if here:
-            step = REACH_STEP if task == "Reach" and BUDGETS[material.budget].steps[task] >= REACH_STEP else None
+            step = REACH_STEP if task == "Reach" and BUDGETS[material.budget].tasks[task].steps >= REACH_STEP else None
             try:
                 found = stats.from_runs(here, step)
             except UserError as e:  # no run of this task can be used: the others still are

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    pass
 
 # What the words of the paper are taken to mean.
 REACHES, CONFIDENT, UNABLE = 0.5, 0.9, 0.1  # mean success: "reaches the goal", "confidently", "unable" (at most)

@@ -57,7 +57,12 @@ def _find(name: str) -> tuple[Any, dict[str, Any]]:
     offered = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     if name in offered:
         return offered[name].load(), {}
-    raise UserError(nearest(name, [*NAMES, *offered], "reward"))
+    raise UserError(nearest(name, known(), "reward"))
+
+
+def known() -> list[str]:
+    """The names that `make` takes: our own and those other packages offer."""
+    return [*NAMES, *(e.name for e in entry_points(group=ENTRY_POINTS))]
 
 
 def _checked(cls: type[Reward], options: dict[str, Any], name: str) -> dict[str, Any]:
