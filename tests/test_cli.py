@@ -316,6 +316,17 @@ def test_eval_prints_a_record_and_draws_where_it_can(run_folder, capsys):
     assert all(Path(line.split()[-1]).stat().st_size > 500 for line in err)
 
 
+def test_eval_draws_elsewhere_when_asked(run_folder, tmp_path, capsys):
+    before = sorted(run_folder.rglob("*"))
+    code, _, err = call(
+        capsys, "eval", run_folder, "--episodes", 2, "--video", "--video-episodes", 1, "--figures", "-o", tmp_path / "films"
+    )
+    assert code == 0
+    assert {p.suffix for p in (tmp_path / "films").rglob("*.*")} >= {".mp4", ".gif", ".png"}
+    assert err[-1] == f"figures: {tmp_path / 'films' / 'figures'}"
+    assert sorted(run_folder.rglob("*")) == before
+
+
 def test_eval_without_a_way_to_draw_says_so_in_one_line_and_still_evaluates(run_folder, capsys, monkeypatch):
     import point_env
 

@@ -57,6 +57,16 @@ def test_a_terminal_gets_a_bar_of_its_width_without_colours_where_none_are_wante
     assert "\x1b[9" not in text
 
 
+def test_the_bar_says_when_it_is_the_compiler_that_takes_time(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Screen(CONFIG, 0.95, Terminal())
+    screen("learning", {"step": 400})
+    assert screen.bar.tasks[0].description == "compiling the updates"
+    screen("round", {"step": 400, "learned": True})
+    assert screen.bar.tasks[0].description != "compiling the updates"
+    screen.close()
+
+
 def test_quiet_says_only_warnings_and_notices():
     stream = io.StringIO()
     screen = Screen(CONFIG, 0.95, stream, quiet=True)

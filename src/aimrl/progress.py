@@ -127,6 +127,8 @@ class Screen:
         if event == "round":
             self.meter.round(data["step"], data["learned"])
             self._redraw()
+        elif event == "learning":
+            self._redraw("compiling the updates")  # seconds in which nothing else is told
         elif event == "metrics":
             self.last_metrics = data
         elif event == "eval":
@@ -173,10 +175,10 @@ class Screen:
         bar.start()
         return bar
 
-    def _redraw(self) -> None:
+    def _redraw(self, doing: str = "") -> None:
         if self.bar is not None:
             with suppress(OSError, ValueError):
-                text = ", ".join(w for w in (self.meter.text(), self.success.split(",")[0]) if w) or "filling the buffer"
+                text = doing or ", ".join(w for w in (self.meter.text(), self.success.split(",")[0]) if w) or "filling the buffer"
                 self.bar.update(self.task, completed=self.meter.step, description=text)
 
 

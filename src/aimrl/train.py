@@ -293,6 +293,8 @@ class Trainer:
             self.gather(c.round_steps)
             learned = self.ready()
             if learned:
+                if not metrics:
+                    self.listen("learning", {"step": self.step})
                 self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
             done = self.step >= c.steps
             if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000))):

@@ -62,9 +62,10 @@ class Eval:
     run: Path = field(metadata=place("RUN"))  # folder of a training run
     episodes: int = 100  # episodes to play
     step: int | None = None  # checkpoint to take; the newest when left out
-    video: bool = False  # draw some episodes to RUN/videos (MP4 and GIF)
+    video: bool = False  # draw some episodes to OUT/videos (MP4 and GIF)
     video_episodes: int = 3  # episodes to draw
-    figures: bool = False  # draw the learned potential to RUN/figures
+    figures: bool = False  # draw the learned potential to OUT/figures
+    out: Path | None = field(default=None, metadata={"short": "-o"})  # folder of videos and figures; RUN when left out
     json: bool = False
 
 
@@ -80,19 +81,20 @@ def evaluate(o: Eval) -> None:
     reached = [s for s in record["steps_to_goal"] if s >= 0]
     text = f"{run.config.env} at step {run.step:,}, {record['episodes']} episodes: {success_text(record)}"
     text += f", in {sum(reached) / len(reached):.1f} steps on average" if reached else ""
+    out = o.out or o.run
     if o.video:
         from aimrl import videos
 
         try:
-            for path in videos.record(run, o.run / "videos", o.video_episodes):
+            for path in videos.record(run, out / "videos", o.video_episodes):
                 note(f"video: {path}")
         except UserError as e:
             note(f"aimrl: {e}")
     if o.figures:
         from aimrl import look
 
-        found = look.draw(run, o.run)
-        note(f"figures: {o.run / 'figures'}" if found else f"no figures: the reward '{run.config.reward}' learns no potential")
+        found = look.draw(run, out)
+        note(f"figures: {out / 'figures'}" if found else f"no figures: the reward '{run.config.reward}' learns no potential")
     answer(record, text, o.json)
 
 
