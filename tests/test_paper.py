@@ -84,7 +84,7 @@ def test_the_desk_budget_runs_what_it_says(tmp_path):
     spec = paper.fetch_spec(paper.ITEMS["fetch"], "desk", tmp_path)
     assert spec is not None
     steps = {(c.config.env, c.config.reward): c.config.steps for c in spec.cells}
-    assert [steps["FetchPush-v4", r] for r in ("aim", "sparse", "rnd")] == [100_000, 100_000, 60_000]
+    assert {r: n for (env, r), n in steps.items() if env == "FetchPush-v4"} == dict.fromkeys(("aim", "sparse", "dense"), 100_000)
     assert [steps["FetchReach-v4", r] for r in ("aim", "rnd")] == [4_000, 4_000]
     seeds = lambda env: sorted({c.config.seed for c in spec.cells if c.config.env == env})  # noqa: E731
     assert (seeds("FetchSlide-v4"), seeds("FetchReach-v4")) == ([11, 12, 13], [11, 12, 13, 14, 15, 16])
@@ -321,9 +321,11 @@ def test_a_damaged_data_file_is_not_made_and_says_why(tmp_path):
 # --- Fetch ------------------------------------------------------------------------------------------------------------------------------
 
 
-def runs_of(out: Path, item: str, best: dict[str, float], task_best: dict[tuple[str, str], float] | None = None) -> None:
-    """Made-up finished runs in the places of an item's desk cells."""
-    spec = paper.fetch_spec(paper.ITEMS[item], "desk", out)
+def runs_of(
+    out: Path, item: str, best: dict[str, float], task_best: dict[tuple[str, str], float] | None = None, budget: str = "desk"
+) -> None:
+    """Made-up finished runs in the places of an item's cells."""
+    spec = paper.fetch_spec(paper.ITEMS[item], budget, out)
     assert spec is not None
     task = {env: name for name, env in paper.TASKS.items()}
     for cell in spec.cells:
@@ -341,15 +343,15 @@ BEST = {"aim": 0.9, "aim+r": 0.97, "dense": 0.9, "sparse": 0.4, "rnd": 0.2, "mc"
 
 def test_statements_on_the_curves_follow_the_runs(tmp_path, no_training, capsys):
     slide = {("Slide", r): 0.6 for r in ("aim", "dense", "sparse", "gail")} | {("Slide", r): 0.03 for r in ("rnd", "mc")}
-    runs_of(tmp_path, "fetch", BEST, slide)
-    code, _, err = call(capsys, "fetch", "--budget", "desk", "--out", tmp_path, "--quiet")
+    runs_of(tmp_path, "fetch", BEST, slide, "full")
+    code, _, err = call(capsys, "fetch", "--budget", "full", "--out", tmp_path, "--quiet")
     assert (code, err) == (0, [])
     verdicts = runs.read_json(tmp_path / "fetch" / "data.json")["verdicts"]
     for word, holds in (("speeds up", True), ("close", True), ("in Slide AIM", True), ("compare well", False), ("outperforms", True)):
         assert by_claim(verdicts, word) is holds
     for word, holds in (("RND helps", False), ("MC helps", False), ("fail in Slide", True), ("GAIL works", True), ("SMiRL", True)):
         assert by_claim(verdicts, word) is holds
-    assert {v["verdict"] for v in verdicts} == {"holds at this budget", "does not hold at this budget"}
+    assert {v["verdict"] for v in verdicts} == {"holds", "does not hold"}
     height, width = iio.imread(tmp_path / "fetch" / "figure.png").shape[:2]
     assert 1.1 < width / height < 1.6  # two by two
 
@@ -358,6 +360,14 @@ def test_where_nothing_was_learned_nothing_is_decided(tmp_path, no_training):
     runs_of(tmp_path, "fetch", dict.fromkeys(BEST, 0.01))
     outcome = paper.reproduce("fetch", "desk", tmp_path, progress=False)
     assert {v["verdict"] for v in outcome.verdicts} == {"not decided at this budget"}
+
+
+def test_what_was_not_run_at_a_budget_is_not_decided_there(tmp_path, no_training):
+    runs_of(tmp_path, "fetch", BEST)
+    verdicts = [*paper.reproduce("fetch", "desk", tmp_path, progress=False).verdicts]
+    assert by_claim(verdicts, "compare well") is False  # the bonuses were run on Reach
+    assert by_claim(verdicts, "RND helps") is None
+    assert by_claim(verdicts, "speeds up") is True
 
 
 def test_the_odds_are_compared_at_2000_steps_in_reach_and_at_the_end_elsewhere(tmp_path, no_training):

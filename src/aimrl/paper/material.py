@@ -95,9 +95,8 @@ def fetch_spec(item: Item, budget_name: str, out: Path) -> sweep.Spec | None:
     budget = BUDGETS[budget_name]
     cells = []
     for task, plan in budget.tasks.items():
-        for reward in item.fetch.get(task, ()):
-            steps = plan.bonus_steps if plan.bonus_steps and reward in BONUSES else plan.steps
-            cell = {"env": TASKS[task], "reward": reward, "preset": budget.preset, "seed": list(plan.seeds), "steps": steps}
+        for reward in (r for r in item.fetch.get(task, ()) if plan.bonuses or r not in BONUSES):
+            cell = {"env": TASKS[task], "reward": reward, "preset": budget.preset, "seed": list(plan.seeds), "steps": plan.steps}
             cells.append(cell | {"overrides": dict(plan.overrides)})
     if not cells:
         return None
