@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -325,7 +326,8 @@ def test_a_dry_run_counts_cells_hours_and_memory(tmp_path):
     report = sweep.dry_run(spec, jobs=2)
     good, bad = report["cells"][:2], report["cells"][2:]
     c = spec.cells[0].config
-    seconds = 36_000 * (sweep.STEP_S + sweep.UPDATE_S * c.round_updates / c.round_steps)
+    evaluations = 100 * c.eval_episodes * math.ceil(36_000 / c.eval_every)  # 100 steps an episode in the room
+    seconds = sweep.BEGIN_S + (36_000 + evaluations) * sweep.STEP_S + 36_000 * sweep.UPDATE_S * c.round_updates / c.round_steps
     assert [r["core_hours"] for r in good] == pytest.approx([seconds / 3600] * 2)
     assert (report["core_hours"], report["hours"]) == pytest.approx((2 * seconds / 3600, seconds / 3600))
     assert all("did you mean aimrl/Room-v0" in r["state"] for r in bad)

@@ -318,6 +318,21 @@ def test_the_agent_is_paid_on_the_configured_scale_and_bounds_its_targets_alike(
     assert float(metrics["agent/paid"]) == pytest.approx(float(metrics["reward/mean"]))  # what is logged is what is paid
 
 
+def test_nothing_is_compiled_twice(tmp_path):
+    """A buffer that was made and one that was filled differed in a weak type: everything that takes one was compiled for both."""
+    c = config(practice=0.5, spread_goals=2)
+    with vector.make(point_goal, 1, 0) as env:
+        t = Trainer(c, tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
+    fresh = jax.tree.map(jax.typeof, (t.brain, t.ring))
+    t.begin(resume=False)
+    for _ in range(2):
+        t.gather(400)
+    t.brain, _ = jax.jit(t.round.learn)(t.brain, t.ring, t.root)
+    t.close()
+    assert jax.tree.map(jax.typeof, (t.brain, t.ring)) == fresh
+    assert [f._cache_size() for f in (t.store, t.practise, t.explore)] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("agent", ["sac", "soft_q"])
 def test_the_preset_scales_the_reward_of_td3_only(agent):
     assert make_config("point").reward_scale != 1

@@ -6,7 +6,7 @@ An item names the runs it needs; grid worlds run here, Fetch tasks as a sweep. I
 from aimrl.paper.budgets import BUDGETS, LABELS, OUT, TASKS, Budget, check_budget
 from aimrl.paper.fetch import APP_FETCH, FETCH
 from aimrl.paper.grids import CALM_AIM, EARLY_RND, OTHERS, ROOM_AIM, ROOM_TASK, TORUS_AIM, TORUS_WGAN, WINDY_AIM, Panel, edge_ratio, ways
-from aimrl.paper.items import FETCH_BEGIN_S, GRID_BEGIN_S, GRID_S, ITEMS, cost, find, listing, listing_text, state
+from aimrl.paper.items import GRID_BEGIN_S, GRID_S, ITEMS, cost, find, listing, listing_text, state
 from aimrl.paper.making import Outcome, reproduce
 from aimrl.paper.material import Curves, GridCell, GridRun, Item, Material, Shown, fetch_spec, read_curves, run_grid
 from aimrl.paper.tables import ANOVA, COLUMNS, HYPER, REACH_STEP, higher, preset_table, published, similar
@@ -22,7 +22,6 @@ __all__ = [
     "CONFIDENT",
     "EARLY_RND",
     "FETCH",
-    "FETCH_BEGIN_S",
     "GRID_BEGIN_S",
     "GRID_S",
     "HYPER",

@@ -29,7 +29,6 @@ from aimrl.paper.tables import ANOVA, anova, hyper
 from aimrl.types import UserError, nearest
 
 GRID_S, GRID_BEGIN_S = 0.003, 25.0  # core-seconds of a seed's iteration, and to compile and draw a grid run: for estimates
-FETCH_BEGIN_S = 30.0  # to start and compile a Fetch run
 ITEMS = {
     item.name: item
     for item in (
@@ -71,7 +70,7 @@ def cost(item: Item, budget_name: str) -> dict[str, Any]:
     budget, spec = BUDGETS[budget_name], fetch_spec(item, budget_name, OUT)
     cells = spec.cells if spec else ()
     seconds = sum(GRID_BEGIN_S + GRID_S * (s := c.settings(budget))["seeds"] * s["iterations"] for c in item.grids)
-    seconds += sum(FETCH_BEGIN_S + c.config.steps * sweep.assumed_seconds_per_step(c.config) for c in cells)
+    seconds += sum(sweep.assumed_seconds(c.config, c.config.steps) for c in cells)
     return {"runs": len(cells) + len(item.grids), "core_hours": round(seconds / 3600, 2)}
 
 

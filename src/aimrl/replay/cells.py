@@ -19,7 +19,8 @@ class Cells(eqx.Module):
 
 
 def make_cells(goal_dim: int) -> Cells:
-    return Cells(jnp.zeros((SLOTS,), jnp.int32), jnp.full((goal_dim,), jnp.inf), jnp.full((goal_dim,), -jnp.inf))
+    low, high = (jnp.full((goal_dim,), side * jnp.inf, jnp.float32) for side in (1, -1))
+    return Cells(jnp.zeros((SLOTS,), jnp.int32), low, high)
 
 
 def visit(cells: Cells, achieved: Float[Array, "n g"], counted: Bool[Array, " n"], desired: Float[Array, "m g"], real: Bool[Array, " m"]):

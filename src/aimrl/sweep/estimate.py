@@ -14,7 +14,7 @@ from aimrl.sweep.spec import Spec, one_line
 from aimrl.types import UserError
 
 # What an estimate rests on while no cell has finished: docs/howto/sweep.md says so, and a finished cell replaces it.
-UPDATE_S, STEP_S, PROCESS_BYTES = 0.010, 0.001, 700 << 20
+UPDATE_S, STEP_S, BEGIN_S, PROCESS_BYTES = 0.010, 0.001, 20.0, 700 << 20
 
 
 def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
@@ -32,10 +32,10 @@ def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
         if isinstance(found, str):
             state = f"will fail: {found}"
         left = 0 if state == "finished" or state.startswith("will") else max(c.steps - position(folder)[0], 0)
-        speed = speeds.get(_kind(c)) or 1 / assumed_seconds_per_step(c)
+        seconds = left / speeds[_kind(c)] if _kind(c) in speeds else assumed_seconds(c, left, getattr(found, "horizon", 50))
         buffer = 0 if isinstance(found, str) else _buffer_bytes(c, found)
-        rows.append({"cell": cell.name, "state": state, "steps_left": left, "steps_per_s": round(speed, 1), "measured": _kind(c) in speeds})
-        rows[-1] |= {"core_hours": left / speed / 3600, "memory_bytes": PROCESS_BYTES + 2 * buffer, "disk_bytes": 2 * buffer}
+        rows.append({"cell": cell.name, "state": state, "steps_left": left, "core_hours": seconds / 3600, "measured": _kind(c) in speeds})
+        rows[-1] |= {"memory_bytes": PROCESS_BYTES + 2 * buffer, "disk_bytes": 2 * buffer}
     at_once = sorted((r["memory_bytes"] for r in rows if r["steps_left"]), reverse=True)[:jobs]
     total = sum(r["core_hours"] for r in rows)
     longest = max((r["core_hours"] for r in rows), default=0.0)
@@ -56,7 +56,7 @@ def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
 def basis(rows: list[dict[str, Any]]) -> str:
     """What the estimate rests on, in words."""
     known = sum(r["measured"] for r in rows)
-    rule = f"{UPDATE_S * 1000:g} ms an update and {STEP_S * 1000:g} ms an environment step assumed"
+    rule = f"{UPDATE_S * 1000:g} ms an update, {STEP_S * 1000:g} ms an environment step and {BEGIN_S:g} s to start assumed"
     if known == len(rows):
         return "speeds measured in this sweep's own cells"
     return f"speeds of {known} of {len(rows)} cells from like cells of this sweep, {rule} for the others" if known else rule
@@ -86,9 +86,10 @@ def _kind(c: Config) -> str:
     return json.dumps(runs.plain(dataclasses.asdict(c) | {"seed": 0}), sort_keys=True)
 
 
-def assumed_seconds_per_step(c: Config) -> float:
-    """Stated costs of an update and of a step, before anything was measured."""
-    return STEP_S + UPDATE_S * c.round_updates / c.round_steps
+def assumed_seconds(c: Config, steps: int, horizon: int = 50) -> float:
+    """Stated costs of starting, of updates and of steps, those of evaluations included, before anything was measured."""
+    played = steps + -(-steps // c.eval_every) * c.eval_episodes * horizon
+    return (BEGIN_S if steps else 0.0) + played * STEP_S + steps * UPDATE_S * c.round_updates / c.round_steps
 
 
 def _probe(env: str, backend: Any) -> Any:
