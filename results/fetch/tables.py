@@ -1,8 +1,13 @@
-"""Write the tables of README.md from the evaluations kept beside it: python results/fetch/tables.py"""
+"""Write the tables of README.md from the evaluations kept beside it: python results/fetch/tables.py
+
+`tables.py runs/paper/runs/fetch-desk` first copies the configuration and evaluations of the finished runs of that sweep here.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,7 @@ STEPS = {  # which evaluations are shown
     "reach-paper": (2_000, 3_000, 4_000),
     "push-fast": (40_000, 60_000, 80_000, 100_000, 140_000),
     "pick-fast": (60_000, 80_000, 100_000, 120_000, 140_000),
+    "slide-fast": (20_000, 30_000),
     "push-unscaled": (60_000, 80_000, 100_000, 120_000, 140_000, 200_000),
     "pick-unscaled": (60_000, 100_000, 140_000, 180_000, 220_000, 260_000),
     "slide-unscaled": (40_000, 80_000, 100_000),
@@ -20,6 +26,18 @@ STEPS = {  # which evaluations are shown
     "push-before-practice": (40_000, 60_000, 80_000, 100_000, 120_000),
     "reach-before-practice": (1_200, 2_000, 4_000),
 }
+
+
+FOLDERS = {"FetchReach-v4": "reach-fast", "FetchPush-v4": "push-fast", "FetchPickAndPlace-v4": "pick-fast", "FetchSlide-v4": "slide-fast"}
+
+
+def collect(sweep: Path) -> None:
+    for done in sorted(sweep.glob("*/*-td3-fast/seed-*/done.json")):
+        run = done.parent
+        target = HERE / FOLDERS[run.parent.parent.name] / run.parent.name.removesuffix("-td3-fast") / run.name
+        target.mkdir(parents=True, exist_ok=True)
+        for name in ("config.json", "evals.jsonl"):
+            shutil.copy(run / name, target / name)
 
 
 def evaluations(cell: Path) -> dict[int, tuple[float, float]]:
@@ -53,8 +71,10 @@ def table(name: str) -> str:
 
 
 if __name__ == "__main__":
+    for folder in sys.argv[1:]:
+        collect(Path(folder))
     page = (HERE / "README.md").read_text(encoding="utf-8")
-    for name in STEPS:
+    for name in (n for n in STEPS if (HERE / n).is_dir()):
         head, rest = page.split(f"<!-- {name} -->")
         _, tail = rest.split(f"<!-- /{name} -->")
         page = f"{head}<!-- {name} -->\n{table(name)}\n<!-- /{name} -->{tail}"
