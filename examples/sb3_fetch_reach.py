@@ -2,7 +2,7 @@
 
     python examples/sb3_fetch_reach.py --steps 1600
 
-Needs `pip install aimrl[sb3]`. Prints the success rate of the deterministic policy.
+Needs Stable-Baselines3: `pip install -e '.[sb3]'` in the checkout. Prints the success rate of the deterministic policy.
 """
 
 import argparse

@@ -426,6 +426,13 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, begin, first, code):
         assert runs.checkpoint_steps(tmp_path / "r")[-1] == step + 40
 
 
+@pytest.mark.parametrize(("steps", "how"), [(240, "--resume --out"), (1000, "--resume --steps 1000 --out")])
+def test_how_to_go_on_names_the_steps_of_a_run_that_was_made_longer(run_folder, capsys, steps, how):
+    config = dataclasses.replace(runs.load_config(run_folder), steps=steps)
+    assert training._report(run_folder, config, training.Extra(), 200, signal.SIGTERM) == 143
+    assert f"go on with: aimrl train {how} {run_folder}" in capsys.readouterr().out
+
+
 ARM = ("FetchReach-v4", "--backend", "gym", "--num-envs", "2", "--steps", "1000000")  # its simulators are processes of their own
 
 

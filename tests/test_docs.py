@@ -31,6 +31,7 @@ BUDGETS = (
     (r"--seeds \d+", "--seeds 1"),
     (r"--episodes \d+", "--episodes 2"),
     (r" --video\b", ""),
+    (r"--step 2000\b", "--step 400"),
     (r"\bsteps=[\d_]+, ?", TINY_PYTHON),
     (r"\b(eval_every|eval_episodes|episodes)=[\d_]+", r"\1=2"),
     (r"eval_every=2\b", "eval_every=400"),

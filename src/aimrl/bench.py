@@ -25,7 +25,7 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
     """All measurements; `quick` shortens each (for a look, not for a claim)."""
     for package in ("stable_baselines3", "sbx", "envpool"):
         if not _installed(package):
-            raise UserError(f"the benchmark compares with {package}, which is missing: pip install 'aimrl[sb3,envpool]'")
+            raise UserError(f"the benchmark compares with {package}, which is missing: in the checkout, pip install -e '.[sb3,envpool]'")
     from aimrl import runs
 
     out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": os.cpu_count()}

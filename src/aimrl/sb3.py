@@ -25,7 +25,7 @@ try:
     from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 except ImportError as e:
-    raise UserError(f"aimrl.sb3 needs Stable-Baselines3 ({e}): install aimrl[sb3]") from e
+    raise UserError(f"aimrl.sb3 needs Stable-Baselines3 ({e}): in the checkout, pip install -e '.[sb3]'") from e
 
 GOALS = ("achieved_goal", "desired_goal")
 

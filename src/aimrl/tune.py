@@ -238,7 +238,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UserError("tune needs Optuna: pip install 'aimrl[tune]'") from None
+        raise UserError("tune needs Optuna: in the checkout, pip install -e '.[tune]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

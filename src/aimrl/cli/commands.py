@@ -273,7 +273,7 @@ def bench(o: Bench) -> None:
 @dataclass(frozen=True)
 class Paper:
     name: str | None = field(default=None, metadata=place("NAME"))  # a figure or table, by its label; all are listed when left out
-    budget: str = "desk"  # smoke (a minute), desk (two cores: minutes for grids, two or three hours for Fetch), full (the paper's protocol)
+    budget: str = "desk"  # smoke (a minute), desk (two cores: minutes for grids, two hours for Fetch), full (the paper's protocol)
     out: Path = Path("runs/paper")  # folder of figures, tables and the runs behind them
     jobs: int | None = None  # Fetch runs at once; one a core when left out
     ray: str | None = None  # do the Fetch runs on Ray: local, or the address of a cluster
@@ -289,7 +289,7 @@ def paper(o: Paper) -> int:
     if o.name is None:
         paper.check_budget(o.budget)
         rows = paper.listing(o.out)
-        answer({"items": rows, "budgets": {name: b.words for name, b in paper.BUDGETS.items()}}, paper.listing_text(rows), o.json)
+        answer({"items": rows, "budgets": {name: b.all_words for name, b in paper.BUDGETS.items()}}, paper.listing_text(rows), o.json)
         return 0
     outcome = paper.reproduce(o.name, o.budget, o.out, o.jobs, o.ray, progress=not o.quiet)
     answer(asdict(outcome), outcome.text(), o.json)

@@ -180,7 +180,8 @@ def _report(folder: Path, config: Config, extra: Extra, step: int, stopped_by: i
     if extra.json:
         print(json.dumps(runs.plain(last | {"folder": str(folder), "step": step, "finished": step >= config.steps})))
     elif stopped_by:
-        print(f"stopped at step {step:,} of {config.steps:,} and saved; go on with: aimrl train --resume --out {folder}")
+        longer = f" --steps {config.steps}" if config.steps != runs.load_config(folder).steps else ""  # than when it was begun
+        print(f"stopped at step {step:,} of {config.steps:,} and saved; go on with: aimrl train --resume{longer} --out {folder}")
     else:
         spent = f" after {human_time(last['wall_s'])}" if "wall_s" in last else ""
         print(f"done: {step:,} steps{spent}, {success_text(last) if last else 'no evaluation'}; results in {folder}")

@@ -188,7 +188,7 @@ def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None
     if backend == "auto":
         return "envpool" if installed and faithful and horizon is None else "gym"
     if not installed:
-        raise UserError("backend 'envpool' is not installed: install aimrl[envpool], or use backend 'gym'")
+        raise UserError("backend 'envpool' is not installed: in the checkout, pip install -e '.[envpool]', or use backend 'gym'")
     if not faithful:
         known = ", ".join(f"{family}*-{version}" for family, version in ENVPOOL_VERSIONS.items())
         name = env if isinstance(env, str) else "an environment object"

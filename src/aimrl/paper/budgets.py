@@ -35,12 +35,20 @@ class TaskBudget:
 class Budget:
     """How much of the paper's protocol is run."""
 
-    words: str
+    words: str  # of the Fetch runs
     preset: str  # of the Fetch runs; the grid's is always the paper's
     tasks: Mapping[str, TaskBudget]
     grid_seeds: int
     grid_share: float = 1.0  # of the paper's grid iterations
     decides: bool = True  # whether its data can tell anything about the paper's statements
+
+    @property
+    def grid_words(self) -> str:
+        return f"{self.grid_seeds} seeds, {self.grid_share:.0%} of the paper's iterations"
+
+    @property
+    def all_words(self) -> str:
+        return f"Fetch: {self.words}; grids: {self.grid_words}"
 
 
 _SMALL = {
@@ -53,12 +61,12 @@ _SPARING = {"eval_every": 20_000}
 
 BUDGETS = {
     "smoke": Budget(
-        "about a minute: does it run? Reach only, 1 seed, 800 steps, small networks; grids 2 seeds, a twenty-fifth of the iterations",
+        "does it run? Reach only, 1 seed, 800 steps, small networks",
         "fast", {"Reach": TaskBudget(800, (0,), overrides=_SMALL)}, 2, 0.04, decides=False,
     ),
     "desk": Budget(
         "preset fast, seeds on which nothing was tuned: Reach 4,000 steps, 6 seeds; Push and PickAndPlace 100,000, Slide 30,000, 3 seeds,"
-        " RND, MC and GAIL on Reach only; grids in full with 8 seeds",
+        " RND, MC and GAIL on Reach only",
         "fast",
         {
             "Reach": TaskBudget(4_000, (*_UNTUNED, 14, 15, 16), overrides={"eval_every": 1_000}),
@@ -69,7 +77,7 @@ BUDGETS = {
         8,
     ),
     "full": Budget(
-        "the paper's protocol: preset paper, 6 seeds, 1,000,000 steps (Reach 30,000); grids with 32 seeds",
+        "the paper's protocol: preset paper, 6 seeds, 1,000,000 steps (Reach 30,000)",
         "paper", {task: TaskBudget(30_000 if task == "Reach" else 1_000_000, tuple(range(6))) for task in TASKS}, 32,
     ),
 }  # fmt: skip

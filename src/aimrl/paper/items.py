@@ -109,5 +109,5 @@ def listing_text(rows: Sequence[Mapping[str, Any]]) -> str:
         lines += [f"{row['label']}: {row['title']}", f"    {row['command']}", f"    {needs or 'no training'}", f"    {made}"]
         if s["made"]:
             lines.append("    statements: " + ", ".join(f"{s['verdicts'].count(v)} {v}" for v in dict.fromkeys(s["verdicts"])))
-    lines += ["", "Budgets:", *(f"    {name:<6} {b.words}" for name, b in BUDGETS.items())]
+    lines += ["", "Budgets:", *(f"    {name:<6} {b.all_words}" for name, b in BUDGETS.items())]
     return "\n".join([*lines, "Core-hours are estimates; figures and tables of one budget share their runs."])

@@ -114,9 +114,10 @@ def _caption(
     lines += ["", "## Do the paper's statements hold?", ""]
     lines += [f"- **{v['verdict']}**: {v['claim']}.\n  {v['evidence'][:1].upper()}{v['evidence'][1:]}." for v in verdicts]
     lines += ["", "## How it was made", "", f"From {about['from']}."]
-    if item.grids or item.fetch:
+    if item.fetch:
         lines.append(f"Budget {budget_name}: {BUDGETS[budget_name].words}.")
     if item.grids:
+        lines.append(f"Budget {budget_name}: {BUDGETS[budget_name].grid_words}.")
         lines.append("Visits are means over seeds, rewards those of the first seed. Success is that of 100 sampled episodes a seed.")
     if item.fetch:
         lines.append("Success: the goal was reached within an episode, as in the paper. Bands: 95 % bootstrap intervals over seeds.")

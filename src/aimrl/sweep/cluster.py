@@ -62,7 +62,7 @@ def connect(address: str, jobs: int | None) -> tuple[Any, bool]:
     try:
         import ray
     except ImportError:
-        raise UserError("--ray needs Ray: pip install 'aimrl[ray]'") from None
+        raise UserError("--ray needs Ray: in the checkout, pip install -e '.[ray]'") from None
     if ray.is_initialized():
         return ray, False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
