@@ -426,11 +426,22 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, begin, first, code):
         assert runs.checkpoint_steps(tmp_path / "r")[-1] == step + 40
 
 
-@pytest.mark.parametrize(("steps", "how"), [(240, "--resume --out"), (1000, "--resume --steps 1000 --out")])
-def test_how_to_go_on_names_the_steps_of_a_run_that_was_made_longer(run_folder, capsys, steps, how):
-    config = dataclasses.replace(runs.load_config(run_folder), steps=steps)
-    assert training._report(run_folder, config, training.Extra(), 200, signal.SIGTERM) == 143
-    assert f"go on with: aimrl train {how} {run_folder}" in capsys.readouterr().out
+def test_switches_of_agent_and_reward_may_stand_before_the_environment():
+    config, _ = training.parse(["--td3.layer-norm", "FetchReach-v4", "--aim.rest", "--reward", "aim"])
+    assert (config.env, config.agent_options["layer_norm"]) == ("FetchReach-v4", True)
+
+
+def test_a_discount_of_one_is_refused(capsys):
+    code, _, err = call(capsys, "train", "FetchReach-v4", "--td3.gamma", 1)
+    assert (code, len(err)) == (2, 1)
+    assert "below 1" in err[0]
+
+
+def test_eval_that_could_not_write_says_so_before_it_plays(run_folder, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    code, out, err = call(capsys, "eval", run_folder, "--figures", "-o", tmp_path / "file" / "films")
+    assert (code, out, len(err)) == (2, [], 1)
+    assert "cannot write to" in err[0]
 
 
 ARM = ("FetchReach-v4", "--backend", "gym", "--num-envs", "2", "--steps", "1000000")  # its simulators are processes of their own

@@ -330,7 +330,9 @@ def runs_of(
     task = {env: name for name, env in paper.TASKS.items()}
     for cell in spec.cells:
         c = cell.config
-        make_run(spec.out / cell.name, c.env, c.reward, c.seed, (task_best or {}).get((task[c.env], c.reward), best[c.reward]))
+        share = (task_best or {}).get((task[c.env], c.reward), best[c.reward])
+        settings = {k: v for k, v in runs.plain(dataclasses.asdict(c)).items() if k not in ("env", "reward", "seed", "steps")}
+        make_run(spec.out / cell.name, c.env, c.reward, c.seed, share, **settings)
 
 
 @pytest.fixture
@@ -368,6 +370,27 @@ def test_what_was_not_run_at_a_budget_is_not_decided_there(tmp_path, no_training
     assert by_claim(verdicts, "compare well") is False  # the bonuses were run on Reach
     assert by_claim(verdicts, "RND helps") is None
     assert by_claim(verdicts, "speeds up") is True
+
+
+def test_runs_of_other_settings_are_left_out_and_named(tmp_path, no_training):
+    runs_of(tmp_path, "app_fetch", BEST)
+    path = tmp_path / "runs" / "fetch-desk" / "FetchPush-v4" / "aim-td3-fast" / "seed-11" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"reward_scale": 1.0}))
+    paper.reproduce("app_fetch", "desk", tmp_path, progress=False)
+    data = runs.read_json(tmp_path / "app_fetch" / "data.json")
+    assert list(data["data"]["Push aim"]) == ["12", "13"]
+    assert any("another run: its reward_scale" in note for note in data["notes"])
+
+
+def test_a_caption_compares_methods_at_the_last_step_they_share(tmp_path, no_training):
+    runs_of(tmp_path, "app_fetch", BEST)
+    for seed in (11, 12, 13):
+        evals = tmp_path / "runs" / "fetch-desk" / "FetchPush-v4" / "aim+r-td3-fast" / f"seed-{seed}" / "evals.jsonl"
+        evals.write_text("\n".join(evals.read_text().splitlines()[:5]) + "\n")  # ended half-way
+    paper.reproduce("app_fetch", "desk", tmp_path, progress=False)
+    caption = (tmp_path / "app_fetch" / "caption.md").read_text()
+    assert "Push at step 10,000: " in caption
+    assert "PickAndPlace at step 20,000: " in caption
 
 
 def test_the_odds_are_compared_at_2000_steps_in_reach_and_at_the_end_elsewhere(tmp_path, no_training):

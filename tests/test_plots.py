@@ -101,6 +101,17 @@ def test_a_second_run_of_a_cell_is_left_out_with_one_line(tmp_path):
     assert problems == [f"{b}: the same cell as {a} (FetchPush-v4, aim, seed 0); left out"]
 
 
+def test_a_run_older_than_a_setting_had_its_default(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / str(seed), seed=seed)
+    path = tmp_path / "0" / "config.json"
+    old = json.loads(path.read_text())
+    assert old.pop("curiosity") == 0.0
+    path.write_text(json.dumps(old))
+    groups, _ = groups_of(tmp_path / "0", tmp_path / "1")
+    assert [(g.name, len(g.runs)) for g in groups] == [("aim", 2)]
+
+
 def test_runs_that_differ_in_an_option_are_methods_of_their_own(tmp_path):
     a = make_run(tmp_path / "a", reward_options={"form": "shaped"})
     b = make_run(tmp_path / "b", reward_options={"form": "biased"})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import make_run
 from scipy import integrate
 from scipy import stats as scipy_stats
 
@@ -313,6 +314,12 @@ def test_runs_are_read_at_the_largest_common_step_as_reached_or_as_final(tmp_pat
     assert stats.from_runs([tmp_path], success="final").envs["FetchReach-v4"].successes.tolist() == [[4, 2], [4, 4]]
     assert stats.from_runs([tmp_path], step=1000).envs["FetchReach-v4"].successes.tolist() == [[3, 4], [3, 3]]  # the later of two at a step
     assert stats.from_runs([tmp_path]).problems == ()
+
+
+def test_runs_of_one_name_and_different_settings_are_said(tmp_path):
+    for seed in range(4):
+        make_run(tmp_path / str(seed), seed=seed, batch_size=128 if seed > 1 else 512)
+    assert stats.from_runs([tmp_path]).problems == ("FetchPush-v4: runs of aim that differ in batch_size are taken as one method",)
 
 
 def test_bad_runs_get_one_line_each_and_the_rest_is_used(tmp_path):

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aimrl import runs, sweep
+from aimrl.sweep import local
 from aimrl.sweep.board import Board
 from aimrl.sweep.cluster import connect
 from aimrl.types import UserError
@@ -317,6 +318,39 @@ def test_a_cell_is_finished_by_its_files_alone(tmp_path):
     assert len(runs.read_lines(folder / "evals.jsonl")) == STEPS // ROUND
     runs.cut_log(folder / "evals.jsonl", STEPS - ROUND)
     assert not sweep.finished(folder, config)
+
+
+def test_a_cell_that_went_further_than_now_asked_is_finished(tmp_path):
+    """Evaluated half-way, stopped later: the newest checkpoint was not the one of the last evaluation, and the cell never ended."""
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
+    sweep.run(spec, progress=False)
+    folder, config = spec.out / spec.cells[0].name, spec.cells[0].config
+    (folder / "done.json").unlink()
+    runs.cut_log(folder / "evals.jsonl", STEPS - ROUND)
+    assert sweep.finished(folder, dataclasses.replace(config, steps=STEPS - ROUND))
+
+
+def test_cells_killed_by_a_second_interrupt_are_to_resume_not_failed(tmp_path, monkeypatch):
+    spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
+    sleep = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    monkeypatch.setattr(local, "_start", lambda folder, config: subprocess.Popen([sys.executable, "-c", sleep]))
+    interrupts = types.SimpleNamespace(count=0)
+
+    def refresh(cells):
+        interrupts.count += bool(cells) and interrupts.count < 2
+
+    board = types.SimpleNamespace(began=lambda cell: None, say=lambda text: None, refresh=refresh)
+    (outcome,) = local.on_this_machine(spec, spec.cells, 1, interrupts, board)
+    assert outcome[1]["state"] == "stopped"
+
+
+def test_a_dry_run_lists_cells_whose_options_do_not_fit(tmp_path):
+    table = {"out": str(tmp_path), "env": "aimrl/Room-v0", "reward": ["aim", "sparse"], "seeds": 1, "steps": 100}
+    spec = sweep.parse_spec(table | {"agent": "soft_q", "overrides": {"reward_options": {"margin": 0.2}}})
+    states = {r["cell"]: r["state"] for r in sweep.dry_run(spec)["cells"]}
+    assert [s[:9] for s in states.values()] == ["new", "will fail"]
+    with pytest.raises(UserError, match="at least 1"):
+        sweep.dry_run(spec, jobs=-1)
 
 
 def test_a_dry_run_counts_cells_hours_and_memory(tmp_path):

@@ -13,7 +13,7 @@ from aimrl import runs
 from aimrl.config import make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
-from aimrl.train import Collector, Trainer, env_seed, load_run, train
+from aimrl.train import Collector, Trainer, capacity, env_seed, load_run, train
 from aimrl.types import UserError
 
 
@@ -133,6 +133,42 @@ def test_a_run_with_a_reward_of_its_own_asks_for_it(tmp_path):
     with pytest.raises(UserError, match=r"reward of its own, 'nearer': .* aimrl\.load\(folder, reward=…\)$"):
         load_run(tmp_path / "r", env=point_goal)
     assert load_run(tmp_path / "r", env=point_goal, reward=make_reward("dense")).step == 120
+
+
+def test_a_run_that_goes_on_longer_writes_it_down(tmp_path):
+    train(config(steps=120), tmp_path / "r", env=point_goal)
+    train(config(steps=240), tmp_path / "r", env=point_goal, resume=True)
+    assert runs.load_config(tmp_path / "r").steps == 240
+    train(config(steps=120), tmp_path / "r", env=point_goal, resume=True)
+    assert runs.load_config(tmp_path / "r").steps == 240
+
+
+def test_an_infinite_option_is_read_back(tmp_path):
+    c = make_config("point", reward="fairl", reward_options={"clip": np.inf}, **(TINY | {"steps": 120, "agent_options": {"hidden": (8,)}}))
+    run = train(c, tmp_path / "r", env=point_goal)
+    assert load_run(tmp_path / "r", env=point_goal).round.reward.clip == run.round.reward.clip == np.inf
+
+
+def test_many_example_states_are_read_back(tmp_path):
+    examples = np.random.default_rng(0).uniform(size=(100, 2))
+    options = {"target": "examples", "form": "biased", "examples": examples}
+    train(config(steps=120, reward_options=options), tmp_path / "r", env=point_goal)
+    np.testing.assert_allclose(load_run(tmp_path / "r", env=point_goal).round.reward.examples, examples, rtol=1e-6)
+
+
+def test_nothing_is_learned_from_an_empty_buffer(tmp_path):
+    """Episodes of 15 steps in 4 environments: none has ended after 40 steps, the first have after 60."""
+    learned = []
+    listen = lambda event, data: learned.append(data["step"]) if event == "round" and data["learned"] else None  # noqa: E731
+    small = {"steps": 120, "learning_starts": 0, "moving_starts": 0, "round_steps": 20, "num_envs": 4, "end_on_success": False}
+    train(config(**small), tmp_path / "r", env=point_goal, listen=listen)
+    assert learned[0] == 60
+
+
+def test_a_buffer_holds_every_environments_episode_and_short_ones_too(tmp_path):
+    with vector.make(point_goal, 1, 0) as env:
+        assert capacity(config(buffer_size=10, num_envs=4), env.spec) == 4 * 16
+        assert capacity(config(steps=100, round_steps=20), env.spec) == 240  # episodes of one step take two rows
 
 
 def test_a_policy_without_its_replay_buffer_can_not_go_on(tmp_path):

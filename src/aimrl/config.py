@@ -198,8 +198,9 @@ def _check_options(options: Any, where: str) -> None:
         raise UserError(f"{where} must be a table of options, not {options!r:.80}")
     for key, value in options.items():
         items = value if isinstance(value, list | tuple) else [value]
-        if len(items) > 64:
-            raise UserError(f"{where}: {key[:80]} has {len(items)} entries; at most 64 are taken")
+        rows = bool(items) and all(isinstance(item, list | tuple) for item in items)  # as of example states
+        if len(items) > (most := 2**16 if rows else 64):
+            raise UserError(f"{where}: {key[:80]} has {len(items)} entries; at most {most} are taken")
         for item in items:
             if isinstance(item, int) and not -(2**31) < item < 2**31:
                 raise UserError(f"{where}: {key[:80]} can't be {item!r:.40}")

@@ -32,8 +32,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 DASHES = ("solid", "dash", "dot", "dashdot")
 _MANY = 400  # points of a metric's curve: more cannot be told apart on a screen
 # What may differ between two runs of the same cell, or says nothing about the method.
-_NOT_METHOD = ("env", "seed", "steps", "format", "versions", "backend", "tensorboard", "wandb", "env_timeout", "eval_every")
-_NOT_METHOD += ("eval_episodes", "checkpoint_every", "command")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,14 +172,6 @@ def read_run(folder: Path) -> tuple[RunData, list[str]]:
 # --- grouping ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    flat = {k: v for k, v in config.items() if k not in (*_NOT_METHOD, "agent_options", "reward_options")}
-    for key in ("agent_options", "reward_options"):
-        options = config.get(key)
-        flat |= {f"{key.split('_')[0]} {k}": v for k, v in options.items()} if isinstance(options, dict) else {}
-    return flat
-
-
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 24 else text[:23] + "…"
@@ -193,8 +183,8 @@ def method_names(runs: Sequence[RunData]) -> list[str]:
     base = [(r.config["reward"], *(_short(r.config.get(k)) for k in varying)) for r in runs]
     names = []
     for run, key in zip(runs, base):
-        like = [_flat(r.config) for r, k in zip(runs, base) if k == key and r.env == run.env]
-        mine = _flat(run.config)
+        like = [folders.method_settings(r.config) for r, k in zip(runs, base) if k == key and r.env == run.env]
+        mine = folders.method_settings(run.config)
         odd = [k for k in mine | {k: 0 for other in like for k in other} if any(o.get(k) != mine.get(k) for o in like)]
         said = [f"{k} {_short(mine[k])}" if k in mine else f"no {k}" for k in odd[:3]] + (["…"] if len(odd) > 3 else [])
         extra = [*key[1:], *said]

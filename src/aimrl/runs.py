@@ -172,6 +172,37 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
         raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
 
 
+_NOT_METHOD = ("env", "seed", "steps", "format", "versions", "backend", "tensorboard", "wandb", "env_timeout", "eval_every")
+_NOT_METHOD += ("eval_episodes", "checkpoint_every", "command", "agent_options", "reward_options")
+
+
+def method_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What of a config.json makes its method, in one level; a setting that is newer than the run has its default."""
+    flat = {k: v for k, v in (plain(dataclasses.asdict(Config(env=""))) | config).items() if k not in _NOT_METHOD}
+    for key in ("agent_options", "reward_options"):
+        options = config.get(key)
+        flat |= {f"{key.split('_')[0]} {k}": v for k, v in options.items()} if isinstance(options, dict) else {}
+    return flat
+
+
+def lengthen(folder: Path, steps: int) -> None:
+    """Write down that a run goes on beyond the steps it was begun with."""
+    values = read_json(folder / "config.json")
+    if steps > values["steps"]:
+        write_json(folder / "config.json", values | {"steps": steps})
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder, and find out before any work is done for it that nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
+
+
 def default_folder(config: Config, root: Path = Path("runs")) -> Path:
     """runs/ENV-REWARD-sSEED, with a number added where that is taken."""
     name = "".join(c if c.isalnum() or c in "_.+-" else "-" for c in f"{config.env}-{config.reward}-s{config.seed}")

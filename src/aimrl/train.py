@@ -251,7 +251,7 @@ def train(
     with vector.make(env if env is not None else config.env, config.num_envs, 0, config.backend, timeout_s=config.env_timeout) as probe:
         trainer = Trainer(config, folder, probe.spec, probe.task, env, reward, listen)
         runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
-        size = replay.bytes_needed(probe.spec, _capacity(config), trainer.round.reward.needs_prefix)
+        size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
         listen("start", {"backend": probe.backend, "buffer_bytes": size})
     try:
         trainer.begin(resume)
@@ -338,7 +338,7 @@ class Trainer:
     def ready(self) -> bool:
         """Is there something to learn from? Updates on an object that never moved only teach the networks to ignore it."""
         c = self.config
-        if self.step < c.learning_starts:
+        if self.step < c.learning_starts or not int(self.ring.span[1]):  # no episode has ended yet
             return False
         return int(self.ring.moved_span[1]) >= c.moving_starts or self.step >= _PATIENCE * c.learning_starts
 
@@ -452,6 +452,7 @@ class Trainer:
         self.brain = jax.tree.map(jnp.asarray, load("brain", self.brain))
         self.ring = replay.untrimmed(load("ring", replay.trimmed(self.ring, runs.natural(meta, "rows"))), self.ring)
         self.step = self.saved = steps[-1]
+        runs.lengthen(self.folder, self.config.steps)
         self.wall, self.clock = float(wall), time.monotonic()
         self.listen("resumed", {"step": self.step})
 
@@ -477,7 +478,7 @@ def target_bounds(reward: Reward, task: GoalTask, spec: GoalSpec, gamma: float) 
 def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None = None) -> Round:
     reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
     agent = agents.make(c.agent, **c.agent_options)
-    if c.bound_targets and not c.curiosity and c.agent != "soft_q":  # soft values also hold entropy
+    if c.bound_targets and not c.curiosity and c.agent == "td3":  # soft values also hold entropy
         bounds = {name: c.reward_scale * q for name, q in target_bounds(reward, task, spec, agent.gamma).items()}
         agent = agents.make(c.agent, **(bounds | c.agent_options))
     if (c.agent == "soft_q") != spec.discrete:
@@ -495,13 +496,14 @@ def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]
     k_agent, k_reward, k_curiosity = jax.random.split(jax.random.PRNGKey(c.seed), 3)
     inputs = Inputs(nn.moments(spec.obs_dim), nn.moments(spec.goal_dim), c.normalise_inputs)
     agent = round_.agent.init(k_agent, spec.obs_dim + spec.goal_dim, spec.action_dim)
-    ring = replay.make_ring(spec, _capacity(c), round_.reward.needs_prefix)
+    ring = replay.make_ring(spec, capacity(c, spec), round_.reward.needs_prefix)
     curiosity = None if round_.curiosity is None else round_.curiosity.init(k_curiosity, spec)
     return Brain(agent, round_.reward.init(k_reward, spec), curiosity, inputs), ring
 
 
-def _capacity(c: Config) -> int:
-    return min(c.buffer_size, c.steps + c.round_steps)  # no more than can ever be filled
+def capacity(c: Config, spec: GoalSpec) -> int:
+    """No more than can ever be filled, by episodes of one step, which take two rows; no less than one episode of every environment."""
+    return max(min(c.buffer_size, 2 * (c.steps + c.round_steps)), c.num_envs * (spec.horizon + 1))
 
 
 def check_memory(c: Config, spec: GoalSpec, round_: Round) -> None:
@@ -511,9 +513,10 @@ def check_memory(c: Config, spec: GoalSpec, round_: Round) -> None:
     except (TypeError, ValueError, OverflowError, ZeroDivisionError, KeyError, AttributeError, IndexError) as e:
         what = " ".join(str(e).split())[:200]
         raise UserError(f"networks can't be made with the options of {c.agent} and {c.reward}: {type(e).__name__}: {what}") from None
+    held = capacity(c, spec)
     row = 4 * (2 * spec.obs_dim + 8 * spec.goal_dim + spec.action_dim + 8)  # bytes of one transition as it is sampled
     needs = {
-        f"a buffer of {_capacity(c):,} transitions": (replay.bytes_needed(spec, _capacity(c), round_.reward.needs_prefix), "buffer-size"),
+        f"a buffer of {held:,} transitions": (replay.bytes_needed(spec, held, round_.reward.needs_prefix), "buffer-size"),
         "networks of that size": (sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(brain)), f"{c.agent}.hidden"),
         "a round's batches": (row * (c.round_updates * c.batch_size + c.potential_updates * c.potential_batch), "batch-size"),
     }

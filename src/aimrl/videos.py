@@ -41,7 +41,7 @@ def play(run: Any, episodes: int, seed: int, env: Any = None) -> tuple[list[np.n
             frames.append(_frame(single))
             over = False
             while not over:
-                obs, _, terminated, truncated, _ = single.step(_action(single, run.policy(obs)))
+                obs, _, terminated, truncated, _ = single.step(_action(single, run.policy({k: np.ravel(v) for k, v in obs.items()})))
                 frames.append(_frame(single))
                 over = terminated or truncated
             frames += [frames[-1]] * (fps // 3)  # a moment to see how it ended

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aimrl import replay
-from aimrl.types import GoalSpec
+from aimrl.types import GoalSpec, UserError
 
 SPEC = GoalSpec(obs_dim=3, goal_dim=2, action_dim=1, horizon=6)
 
@@ -219,3 +219,8 @@ def test_memory_is_close_to_the_raw_data():
     ring = jax.eval_shape(lambda: replay.make_ring(fetch, 1_000_000))
     real = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(ring))
     assert abs(real / replay.bytes_needed(fetch, 1_000_000) - 1) < 0.05
+
+
+def test_more_episodes_at_once_than_the_ring_can_hold_are_refused():
+    with pytest.raises(UserError, match="at once: make it larger"):
+        filled([SPEC.horizon] * 40, capacity=10, group=40)

@@ -26,7 +26,10 @@ def make(name: str, **options: Any) -> Agent:
         if key not in fields:
             raise UserError(nearest(key, fields, f"option of {name}"))
     defaults = {f.name: f.default for f in dataclasses.fields(agent)}
-    return agent(**{k: _value(v, defaults[k], f"option '{k}' of {name}") for k, v in options.items()})
+    made = agent(**{k: _value(v, defaults[k], f"option '{k}' of {name}") for k, v in options.items()})
+    if not 0 <= made.gamma < 1:
+        raise UserError(f"option 'gamma' of {name} must be at least 0 and below 1, not {made.gamma:g}")
+    return made
 
 
 def _value(value: Any, default: Any, where: str) -> Any:

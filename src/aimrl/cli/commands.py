@@ -70,18 +70,20 @@ class Eval:
 
 
 def evaluate(o: Eval) -> None:
+    from aimrl import runs
     from aimrl.progress import success_text
     from aimrl.train import load_run
 
     for name, count in (("--episodes", o.episodes), ("--video-episodes", o.video_episodes)):
         if count < 1:
             raise UserError(f"{name} must be at least 1, not {count}")
-    run = load_run(o.run, o.step)
+    run, out = load_run(o.run, o.step), o.out or o.run
+    if o.video or o.figures:
+        runs.check_writable(out)
     record = run.evaluate(o.episodes)
     reached = [s for s in record["steps_to_goal"] if s >= 0]
     text = f"{run.config.env} at step {run.step:,}, {record['episodes']} episodes: {success_text(record)}"
     text += f", in {sum(reached) / len(reached):.1f} steps on average" if reached else ""
-    out = o.out or o.run
     if o.video:
         from aimrl import videos
 

@@ -72,14 +72,27 @@ def _base(argv: Sequence[str]) -> Config:
         if not (Path(out) / "config.json").is_file():
             raise UserError(f"nothing to resume in {out}: it holds no config.json")
         return runs.load_config(Path(out))
-    switches = [
-        f"--{no}{f.name.replace('_', '-')}" for f in dataclasses.fields(Config) if isinstance(f.default, bool) for no in ("", "no-")
-    ]
-    env = options.first_positional(argv, [*_SWITCHES, *switches])
+    typed = {name: options.typed_value(argv, f"--{name}") for name in ("preset", "reward", "agent")}
+    chosen = {k: v for k, v in typed.items() if v is not None}
+    env = options.first_positional(argv, [*_SWITCHES, *_switches(make_config("", **chosen))])
     if env is None and not asks_help:
         raise UserError("train needs an environment, for example: aimrl train FetchReach-v4 (see aimrl train --help)")
-    typed = {name: options.typed_value(argv, f"--{name}") for name in ("preset", "reward", "agent")}
-    return make_config(env or "", **{k: v for k, v in typed.items() if v is not None})
+    return make_config(env or "", **chosen)
+
+
+def _switches(base: Config) -> list[str]:
+    """Options of the configuration, the agent and the reward that take no value."""
+    from aimrl import agents, rewards
+
+    reward = rewards.make(base.reward, **base.reward_options)
+    owners = {"": base, f"{base.agent}.": agents.make(base.agent), f"{type(reward).__name__.lower()}.": reward}
+    return [
+        f"--{prefix}{no}{f.name.replace('_', '-')}"
+        for prefix, owner in owners.items()
+        for f in dataclasses.fields(owner)
+        if isinstance(getattr(owner, f.name, None), bool)
+        for no in ("", "no-")
+    ]
 
 
 def parse(argv: Sequence[str]) -> tuple[Config, Extra]:
@@ -180,8 +193,7 @@ def _report(folder: Path, config: Config, extra: Extra, step: int, stopped_by: i
     if extra.json:
         print(json.dumps(runs.plain(last | {"folder": str(folder), "step": step, "finished": step >= config.steps})))
     elif stopped_by:
-        longer = f" --steps {config.steps}" if config.steps != runs.load_config(folder).steps else ""  # than when it was begun
-        print(f"stopped at step {step:,} of {config.steps:,} and saved; go on with: aimrl train --resume{longer} --out {folder}")
+        print(f"stopped at step {step:,} of {config.steps:,} and saved; go on with: aimrl train --resume --out {folder}")
     else:
         spent = f" after {human_time(last['wall_s'])}" if "wall_s" in last else ""
         print(f"done: {step:,} steps{spent}, {success_text(last) if last else 'no evaluation'}; results in {folder}")

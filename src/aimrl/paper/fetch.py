@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from aimrl import plots
 from aimrl.paper.budgets import BONUSES, LABELS, TASKS
 from aimrl.paper.material import Curves, Material, Shown
@@ -30,9 +32,13 @@ def _curve_data(curves: Curves) -> dict[str, Any]:
 def _curve_panels(curves: Curves) -> list[str]:
     lines = []
     for task in TASKS:
-        scores = [(r, s) for r in LABELS if (task, r) in curves.groups and (s := plots.score(curves.groups[task, r], "ever"))]
-        at = f" at step {scores[0][1].step:,}" if scores else ""
-        lines.append(f"{task}{at}: " + (", ".join(f"{LABELS[r]} {plots.percent(s.value)}" for r, s in scores) or "not run at this budget"))
+        here = {r: curves.groups[task, r] for r in LABELS if (task, r) in curves.groups}
+        step = next(iter(plots.last_shared([*here.values()])[0].values()), None)
+        if step is None:
+            lines.append(f"{task}: not run at this budget")
+            continue
+        means = {r: np.mean([run.evals.ever[run.evals.step == step][0] for run in g.runs]) for r, g in here.items()}
+        lines.append(f"{task} at step {step:,}: " + ", ".join(f"{LABELS[r]} {plots.percent(float(m))}" for r, m in means.items()))
     return lines
 
 

@@ -38,7 +38,8 @@ def reproduce(
 ) -> Outcome:
     """Run what the item needs and isn't there yet; then write its figure.png, caption.md and data.json."""
     item, budget = find(name), check_budget(budget_name)
-    folder = _folder(out / item.name)
+    folder = out / item.name
+    runs.check_writable(folder)
     _keep_better(item, budget_name, out)
     grids = {}
     for i, cell in enumerate(item.grids):
@@ -65,18 +66,6 @@ def reproduce(
     (folder / "caption.md").write_text(_caption(item, budget_name, shown, verdicts, about, notes), encoding="utf-8")
     runs.write_json(folder / "data.json", about | {"verdicts": verdicts, "notes": notes, "panels": shown.panels, "data": shown.data})
     return Outcome(folder, verdicts, failed)
-
-
-def _folder(folder: Path) -> Path:
-    """The item's folder, before anything is run for it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as e:
-        raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
-    return folder
 
 
 def _keep_better(item: Item, budget_name: str, out: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from aimrl import plots, runs, sweep
 from aimrl.paper.budgets import BONUSES, BUDGETS, TASKS, Budget
 from aimrl.paper.verdicts import LEARNED, Interval, Verdict, interval
+from aimrl.types import UserError
 
 if TYPE_CHECKING:
     from aimrl.envs.grid import World
@@ -141,11 +142,20 @@ class Curves:
 
 
 def read_curves(spec: sweep.Spec) -> tuple[Curves, list[plots.RunData], list[str]]:
-    """The sweep's runs that have begun, grouped, and what is wrong with them."""
-    found, problems = plots.read([spec.out / c.name for c in spec.cells if (spec.out / c.name / "config.json").is_file()])
-    groups, more = plots.group(found)
+    """The sweep's runs that have begun, grouped, and what is wrong with them. Runs with other settings than the cell's are left out."""
+    folders, problems = [], []
+    for cell in spec.cells:
+        folder = spec.out / cell.name
+        if (folder / "config.json").is_file():
+            try:
+                sweep.finished(folder, cell.config)
+                folders.append(folder)
+            except UserError as e:
+                problems.append(f"left out: {e}")
+    found, more = plots.read(folders) if folders else ([], [])
+    groups, mixed = plots.group(found)
     task = {env: name for name, env in TASKS.items()}
-    return Curves({(task[g.env], g.runs[0].config["reward"]): g for g in groups if g.env in task}), found, problems + more
+    return Curves({(task[g.env], g.runs[0].config["reward"]): g for g in groups if g.env in task}), found, [*problems, *more, *mixed]
 
 
 @dataclass(frozen=True, eq=False)

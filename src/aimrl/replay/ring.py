@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from aimrl.replay.cells import Cells, make_cells, visit
-from aimrl.types import GoalSpec
+from aimrl.types import GoalSpec, UserError
 
 AnyArray = Array | np.ndarray  # episodes come from the host
 Judge = Callable[[Float[Array, "*b g"], Float[Array, "*b g"]], tuple[Float[Array, "*b"], Bool[Array, "*b"]]]  # → task reward, success
@@ -94,6 +94,8 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
     obs, achieved, desired, action, failed, steps = (jnp.asarray(x) for x in episodes)
     rows = ring.table.shape[0]
     n, t_plus_1 = achieved.shape[:2]
+    if n * t_plus_1 > rows:  # one would overwrite another
+        raise UserError(f"a replay buffer of {rows:,} rows can't take {n:,} episodes of {t_plus_1 - 1:,} steps at once: make it larger")
     length = steps[:, None]
     t = jnp.arange(t_plus_1)[None]
     used = (t <= length) & (length > 0)

@@ -83,7 +83,7 @@ def _value(value: Any, kind: Any, where: str) -> Any:
         return value
     if isinstance(value, list):
         value = tuple(value)
-    if kind is float and type(value) is int:
+    if kind is float and (type(value) is int or value in ("inf", "-inf")):  # infinities are texts in JSON
         value = float(value)
     if kind == tuple[int, ...]:
         wrong = not (isinstance(value, tuple) and all(type(n) is int and n > 0 for n in value))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aimrl.runs import MAX_JSON, MAX_LOG, read_bounded
+from aimrl.runs import MAX_JSON, MAX_LOG, method_settings, read_bounded
 from aimrl.types import UserError, nearest
 
 COLUMNS = ("env", "algorithm", "seed", "episode", "success")
@@ -113,6 +113,7 @@ class _Run:
     parts: tuple[str, str, str]  # reward, agent, preset
     seed: str
     versions: dict[str, str]
+    settings: dict[str, Any]
     evals: dict[int, tuple[int, int]]  # step: successes, episodes
 
 
@@ -163,7 +164,7 @@ def _read_run(folder: Path, key: str) -> tuple[_Run | None, list[str]]:
     versions = config.get("versions")
     named = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     parts = (reward, str(config.get("agent", "")), str(config.get("preset", "")))
-    return _Run(folder, env, parts, str(seed), named, evals), problems
+    return _Run(folder, env, parts, str(seed), named, method_settings(config), evals), problems
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
@@ -185,6 +186,13 @@ def _version_problems(env: str, runs: Sequence[_Run]) -> list[str]:
         if len(values) > 1:
             problems.append(f"{env}: runs of mixed versions of {name} ({', '.join(values)}) are compared")
     return problems
+
+
+def _mixed_settings(env: str, name: str, runs: Sequence[_Run]) -> list[str]:
+    """A line where runs of one name differ in more than their seed."""
+    keys = {k for run in runs for k in run.settings}
+    odd = sorted(k for k in keys if any(run.settings.get(k) != runs[0].settings.get(k) for run in runs))
+    return [f"{env}: runs of {name} that differ in {', '.join(odd[:5])} are taken as one method"] if odd else []
 
 
 def from_runs(folders: Sequence[str | Path], step: int | None = None, success: str = "ever") -> Table:
@@ -225,6 +233,8 @@ def from_runs(folders: Sequence[str | Path], step: int | None = None, success: s
         problems += [f"{run.folder}: not evaluated at step {at}; left out" for run in here if at not in run.evals]
         here = [run for run in here if at in run.evals]
         problems += _version_problems(env, here)
+        for name in sorted({_name(run, varying) for run in here}):
+            problems += _mixed_settings(env, name, [run for run in here if _name(run, varying) == name])
         if here:
             tables[env] = counts({(_name(run, varying), run.seed): run.evals[at] for run in here}, at)
     if not tables:

@@ -31,7 +31,7 @@ def finished(folder: Path, config: Config) -> bool:
     evaluated = [e["step"] for e in runs.read_lines(folder / "evals.jsonl") if is_int(e.get("step"))]
     if not evaluated or evaluated[-1] < config.steps:
         return False
-    return evaluated[-1] in runs.checkpoint_steps(folder) or evaluated[-1] == _noted(folder)
+    return max(runs.checkpoint_steps(folder), default=-1) >= evaluated[-1] or evaluated[-1] == _noted(folder)
 
 
 def _noted(folder: Path) -> int | None:

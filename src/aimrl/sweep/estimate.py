@@ -19,21 +19,23 @@ UPDATE_S, STEP_S, BEGIN_S, PROCESS_BYTES = 0.010, 0.001, 20.0, 700 << 20
 
 def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
     """What a sweep would do: its cells with their states, core-hours, hours, memory and disk. Each environment is made once."""
+    if jobs is not None and jobs < 1:
+        raise UserError(f"jobs must be at least 1, not {jobs}")
     jobs = jobs or cores()
     rows, speeds = [], measured_speeds(spec)
     specs = {key: _probe(*key) for key in {(c.config.env, c.config.backend) for c in spec.cells}}
     for cell in spec.cells:
         c, folder = cell.config, spec.out / cell.name
+        found, buffer = specs[c.env, c.backend], 0
         try:
             state = "finished" if finished(folder, c) else "resumes" if runs.checkpoint_steps(folder) else "new"
+            buffer = 0 if isinstance(found, str) else _buffer_bytes(c, found)
         except UserError as e:
             state = f"will fail: {e}"
-        found = specs[c.env, c.backend]
         if isinstance(found, str):
             state = f"will fail: {found}"
         left = 0 if state == "finished" or state.startswith("will") else max(c.steps - position(folder)[0], 0)
         seconds = left / speeds[_kind(c)] if _kind(c) in speeds else assumed_seconds(c, left, getattr(found, "horizon", 50))
-        buffer = 0 if isinstance(found, str) else _buffer_bytes(c, found)
         rows.append({"cell": cell.name, "state": state, "steps_left": left, "core_hours": seconds / 3600, "measured": _kind(c) in speeds})
         rows[-1] |= {"memory_bytes": PROCESS_BYTES + 2 * buffer, "disk_bytes": 2 * buffer}
     at_once = sorted((r["memory_bytes"] for r in rows if r["steps_left"]), reverse=True)[:jobs]
@@ -105,5 +107,6 @@ def _probe(env: str, backend: Any) -> Any:
 
 def _buffer_bytes(c: Config, spec: Any) -> int:
     from aimrl import replay, rewards
+    from aimrl.train import capacity
 
-    return replay.bytes_needed(spec, min(c.buffer_size, c.steps + c.round_steps), rewards.make(c.reward, **c.reward_options).needs_prefix)
+    return replay.bytes_needed(spec, capacity(c, spec), rewards.make(c.reward, **c.reward_options).needs_prefix)

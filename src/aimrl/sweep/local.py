@@ -90,7 +90,8 @@ def on_this_machine(spec: Spec, todo: list[Cell], jobs: int, interrupts: Interru
                     waiting.appendleft((child.cell, child.tries + 1))
                     board.say(f"{child.cell.name} {outcome['reason']}; taken up again")
                 else:
-                    yield child.cell, outcome | ({"state": "failed"} if outcome["state"] == "killed" else {})
+                    ended = "stopped" if interrupts.count else "failed"  # what we kill goes on from its checkpoint
+                    yield child.cell, outcome | ({"state": ended} if outcome["state"] == "killed" else {})
             if interrupts.count > told:
                 told = interrupts.count
                 board.say("stopping: the running cells save what they have" if told == 1 else "killing the running cells")
