@@ -1,46 +1,19 @@
-"""The training loop: learning, resuming to the bit, and what it refuses."""
+"""The training loop: learning, what it counts, and what it refuses."""
 
 import dataclasses
-import json
-import shutil
 
 import jax
 import numpy as np
 import pytest
 from problems import TINY, point_goal
+from small_runs import arrays, config, lines
 
 from aimrl import runs
 from aimrl.config import make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
-from aimrl.train import Collector, Trainer, capacity, env_seed, load_run, train
+from aimrl.train import Collector, Trainer, capacity, env_seed, train
 from aimrl.types import UserError
-
-
-def config(**overrides):
-    options = {"hidden": (32, 32), "gamma": 0.9}
-    return make_config("point", preset="paper", **(TINY | {"steps": 1_200, "agent_options": options} | overrides))
-
-
-def lines(folder, name):
-    return [{k: v for k, v in row.items() if k != "wall_s"} for row in runs.read_lines(folder / name)]
-
-
-def arrays(folder, step):
-    from safetensors.numpy import load_file
-
-    return {p.name: load_file(p) for p in sorted((folder / "checkpoints" / str(step)).glob("*.safetensors"))}
-
-
-def assert_same_run(a, b, step):
-    for name in ("evals.jsonl", "metrics.jsonl"):
-        assert lines(a, name) == lines(b, name)
-    left, right = arrays(a, step), arrays(b, step)
-    assert left.keys() == right.keys() == {"actions.safetensors", "brain.safetensors", "ring.safetensors"}
-    for file in left:
-        assert left[file].keys() == right[file].keys()
-        for key in left[file]:
-            np.testing.assert_array_equal(left[file][key], right[file][key], err_msg=f"{file} {key}")
 
 
 @pytest.mark.parametrize("reward", ["aim", "sparse"])
@@ -65,95 +38,10 @@ def test_an_agent_that_does_not_fit_the_actions_is_refused(tmp_path):
         train(config(), tmp_path / "r", env=lambda: point_goal(discrete=True))
 
 
-def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path):
-    c = config(practice=0.5, spread_goals=2, moved_fraction=0.5)  # what depends on more than the last step
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train(c, whole, env=point_goal)
-    for stop_at in (300, 780):  # in the middle of episodes and between checkpoints
-        seen = []
-        listen = lambda event, data: seen.append(data["step"]) if "step" in data else None  # noqa: B023, E731
-        count = {"rounds": 0}
-
-        def stop(stop_at=stop_at, count=count):
-            count["rounds"] += 1
-            return count["rounds"] * 60 >= (stop_at if stop_at == 300 else stop_at - 300)
-
-        train(c, broken, env=point_goal, resume=stop_at != 300, stop=stop, listen=listen)
-        assert runs.checkpoint_steps(broken)[-1] == stop_at
-        with open(broken / "evals.jsonl", "a") as f:
-            f.write('{"step": 99999, "half a li')  # a log line cut by a kill
-    train(c, broken, env=point_goal, resume=True)
-    assert_same_run(whole, broken, 1_200)
-
-
-def test_a_killed_run_resumes_from_its_last_checkpoint_to_the_bit(tmp_path):
-    """A kill leaves logs ahead of the checkpoint and perhaps half a checkpoint."""
-    c = config()
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(c, whole, env=point_goal)
-
-    def die(event, data):
-        if event == "round" and data["step"] == 900:
-            raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError, match="killed"):
-        train(c, killed, env=point_goal, listen=die)
-    with open(killed / "metrics.jsonl", "a") as f:
-        f.write(json.dumps({"step": 900, "agent/q": 1.0}) + "\n" + '{"step": 9')
-    (killed / "checkpoints" / ".part-1200").mkdir()
-    train(c, killed, env=point_goal, resume=True)
-    assert_same_run(whole, killed, 1_200)
-
-
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path):
-    c = config(steps=300)
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(dataclasses.replace(c, seed=seed), tmp_path / name, env=point_goal)
-    assert_same_run(tmp_path / "a", tmp_path / "b", 300)
-    assert lines(tmp_path / "a", "metrics.jsonl") != lines(tmp_path / "c", "metrics.jsonl")
-
-
 def test_training_and_evaluation_never_share_environment_seeds():
     train_seeds = {env_seed(s, "train", k) for s in range(50) for k in range(0, 2000, 100)}
     eval_seeds = {env_seed(s, "eval") for s in range(50)}
     assert max(train_seeds) < min(eval_seeds)
-
-
-def test_a_saved_run_gives_the_same_actions_when_loaded(tmp_path):
-    c = make_config("FetchReach-v4", preset="paper", **(TINY | {"steps": 200, "eval_episodes": 2, "agent_options": {"hidden": (16,)}}))
-    run = train(c, tmp_path / "r")
-    again = load_run(tmp_path / "r")
-    obs = {"observation": np.linspace(0, 1, 10), "desired_goal": np.array([1.3, 0.7, 0.5])}
-    np.testing.assert_array_equal(run.policy(obs), again.policy(obs))
-    assert run.evaluate(3) == again.evaluate(3)
-
-
-def test_a_run_with_a_reward_of_its_own_asks_for_it(tmp_path):
-    train(config(steps=120, reward="nearer"), tmp_path / "r", env=point_goal, reward=make_reward("dense"))
-    with pytest.raises(UserError, match=r"reward of its own, 'nearer': .* aimrl\.load\(folder, reward=…\)$"):
-        load_run(tmp_path / "r", env=point_goal)
-    assert load_run(tmp_path / "r", env=point_goal, reward=make_reward("dense")).step == 120
-
-
-def test_a_run_that_goes_on_longer_writes_it_down(tmp_path):
-    train(config(steps=120), tmp_path / "r", env=point_goal)
-    train(config(steps=240), tmp_path / "r", env=point_goal, resume=True)
-    assert runs.load_config(tmp_path / "r").steps == 240
-    train(config(steps=120), tmp_path / "r", env=point_goal, resume=True)
-    assert runs.load_config(tmp_path / "r").steps == 240
-
-
-def test_an_infinite_option_is_read_back(tmp_path):
-    c = make_config("point", reward="fairl", reward_options={"clip": np.inf}, **(TINY | {"steps": 120, "agent_options": {"hidden": (8,)}}))
-    run = train(c, tmp_path / "r", env=point_goal)
-    assert load_run(tmp_path / "r", env=point_goal).round.reward.clip == run.round.reward.clip == np.inf
-
-
-def test_many_example_states_are_read_back(tmp_path):
-    examples = np.random.default_rng(0).uniform(size=(100, 2))
-    options = {"target": "examples", "form": "biased", "examples": examples}
-    train(config(steps=120, reward_options=options), tmp_path / "r", env=point_goal)
-    np.testing.assert_allclose(load_run(tmp_path / "r", env=point_goal).round.reward.examples, examples, rtol=1e-6)
 
 
 def test_nothing_is_learned_from_an_empty_buffer(tmp_path):
@@ -169,13 +57,6 @@ def test_a_buffer_holds_every_environments_episode_and_short_ones_too(tmp_path):
     with vector.make(point_goal, 1, 0) as env:
         assert capacity(config(buffer_size=10, num_envs=4), env.spec) == 4 * 16
         assert capacity(config(steps=100, round_steps=20), env.spec) == 240  # episodes of one step take two rows
-
-
-def test_a_policy_without_its_replay_buffer_can_not_go_on(tmp_path):
-    train(config(steps=120), tmp_path / "r", env=point_goal)
-    (runs.checkpoint_path(tmp_path / "r", 120) / "ring.safetensors").unlink()
-    with pytest.raises(UserError, match="can't go on: its replay buffer was left out"):
-        train(config(steps=240), tmp_path / "r", env=point_goal, resume=True)
 
 
 def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_path):
@@ -221,58 +102,11 @@ def test_learning_waits_until_goals_have_moved_but_not_for_ever(moving, first, t
     assert began[0] == first
 
 
-def test_a_run_folder_is_never_overwritten_and_another_run_is_not_resumed(tmp_path):
-    c = config(steps=120)
-    train(c, tmp_path / "r", env=point_goal)
-    with pytest.raises(UserError, match="--resume"):
-        train(c, tmp_path / "r", env=point_goal)
-    with pytest.raises(UserError, match="batch_size"):
-        train(dataclasses.replace(c, batch_size=32), tmp_path / "r", env=point_goal, resume=True)
-    with pytest.raises(UserError, match="nothing to resume"):
-        train(c, tmp_path / "none", env=point_goal, resume=True)
-
-
-def test_a_folder_with_a_config_but_no_checkpoint_resumes_from_the_start(tmp_path):
-    c = config(steps=300)
-    train(c, tmp_path / "a", env=point_goal)
-    train(c, tmp_path / "b", env=point_goal)
-    shutil.rmtree(tmp_path / "b" / "checkpoints")
-    train(c, tmp_path / "b", env=point_goal, resume=True)
-    assert_same_run(tmp_path / "a", tmp_path / "b", 300)
-
-
 def test_a_buffer_that_cannot_fit_is_refused_before_it_is_allocated(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "free_memory", lambda: 1 << 20)
     with pytest.raises(UserError, match="GiB"):
         train(config(steps=10_000_000, buffer_size=10_000_000), tmp_path / "r", env=point_goal)
     assert not (tmp_path / "r").exists()
-
-
-def test_numbers_that_blow_up_stop_the_run_and_name_the_last_checkpoint(tmp_path):
-    train(config(steps=600), tmp_path / "r", env=point_goal)
-    runs.write_json(tmp_path / "r" / "config.json", runs.read_json(tmp_path / "r" / "config.json") | {"steps": 1_200})
-    broken = make_reward("aim", learning_rate=1e38)
-    with pytest.raises(UserError, match="last good checkpoint is at step 600"):
-        train(config(), tmp_path / "r", env=point_goal, reward=broken, resume=True)
-    assert runs.checkpoint_steps(tmp_path / "r")[-1] == 600
-
-
-def test_an_environment_that_fails_mid_run_leaves_the_last_checkpoint(tmp_path):
-    class Breaks(type(point_goal().unwrapped)):
-        calls = 0
-
-        def step(self, action):
-            Breaks.calls += 1
-            obs, *rest = super().step(action)
-            if Breaks.calls > 3_000:
-                obs["observation"][:] = np.nan
-            return obs, *rest
-
-    import gymnasium as gym
-
-    with pytest.raises(UserError, match=r"environment \d"):
-        train(config(steps=6_000, eval_episodes=4), tmp_path / "r", env=lambda: gym.wrappers.TimeLimit(Breaks(), 15))
-    assert runs.checkpoint_steps(tmp_path / "r")
 
 
 @pytest.mark.parametrize(
@@ -384,13 +218,3 @@ def test_every_agent_takes_every_preset(agent, preset):
     for reward in ("aim", "sparse", "dense"):
         made = agents.make(agent, **make_config("point", preset=preset, reward=reward, agent=agent).agent_options)
         assert made.gamma == {"paper": {"aim": 0.9}.get(reward, 0.95), "fast": 0.95}[preset]
-
-
-def test_a_run_older_than_a_setting_resumes_with_its_default(tmp_path):
-    c = config(steps=120)
-    train(c, tmp_path / "r", env=point_goal)
-    old = {k: v for k, v in runs.read_json(tmp_path / "r" / "config.json").items() if k != "curiosity"}
-    runs.write_json(tmp_path / "r" / "config.json", old)
-    assert train(c, tmp_path / "r", env=point_goal, resume=True).step == 120
-    with pytest.raises(UserError, match="curiosity"):
-        train(dataclasses.replace(c, curiosity=0.5), tmp_path / "r", env=point_goal, resume=True)
