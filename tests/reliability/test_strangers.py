@@ -127,7 +127,7 @@ def test_agent_options_of_the_wrong_kind_are_refused(options):
 
 
 def test_infinite_agent_options_survive_a_config_json():
-    kept = json.loads(json.dumps(runs.plain({"q_low": -float("inf"), "gamma": 1})))
+    kept = json.loads(json.dumps(runs.plain({"q_low": -float("inf"), "tau": 1})))
     assert agents.make("td3", **kept).q_low == -float("inf")
 
 
