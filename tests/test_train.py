@@ -12,7 +12,7 @@ from aimrl import runs
 from aimrl.config import make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
-from aimrl.train import Collector, Trainer, capacity, env_seed, train
+from aimrl.train import Collector, Trainer, capacity, env_seed, make_round, train
 from aimrl.types import UserError
 
 
@@ -166,6 +166,13 @@ def test_targets_are_bounded_by_what_the_reward_allows():
         assert bounds("aim+r", **metric) == pytest.approx({"q_low": -30.0, "q_high": 0.0})
         assert bounds("aim") == {"q_low": -np.inf, "q_high": np.inf}
         assert bounds("dense") == {"q_low": -np.inf, "q_high": 0.0}
+
+
+def test_targets_of_sac_hold_entropy_and_are_not_bounded_by_the_reward(tmp_path):
+    with vector.make(point_goal, 1, 0) as env:
+        made = {agent: make_round(make_config("point", agent=agent), env.spec, env.task).agent for agent in ("td3", "sac")}
+    assert np.isfinite(made["td3"].q_low)
+    assert (made["sac"].q_low, made["sac"].q_high) == (-np.inf, np.inf)
 
 
 def test_the_agent_is_paid_on_the_configured_scale_and_bounds_its_targets_alike(tmp_path):

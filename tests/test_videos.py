@@ -32,6 +32,17 @@ def test_both_files_hold_every_episode(tmp_path):
         assert picture.n_frames > 2  # equal neighbours are merged
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's, about the shape
+def test_observations_of_several_dimensions_reach_the_policy_flat_as_in_training(monkeypatch):
+    plain = point_env.PointEnv._obs
+    monkeypatch.setattr(point_env.PointEnv, "_obs", lambda self: {k: v.reshape(1, 2) for k, v in plain(self).items()})
+    run, seen = policy_of(), []
+    run.policy = lambda obs: seen.append({v.shape for v in obs.values()}) or np.zeros(2)
+    monkeypatch.setattr(point_env.PointEnv, "compute_reward", lambda self, achieved, desired, info: -1.0)
+    videos.play(run, 1, 0)
+    assert seen == [{(2,)}] * 10
+
+
 def test_actions_are_stretched_to_the_bounds_of_the_environment():
     single = point_env.PointEnv()
     assert videos._action(single, np.array([-1.0, 0.5])) == pytest.approx([-0.5, 0.25])
