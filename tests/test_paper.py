@@ -387,6 +387,7 @@ def test_a_caption_compares_methods_at_the_last_step_they_share(tmp_path, no_tra
     for seed in (11, 12, 13):
         evals = tmp_path / "runs" / "fetch-desk" / "FetchPush-v4" / "aim+r-td3-fast" / f"seed-{seed}" / "evals.jsonl"
         evals.write_text("\n".join(evals.read_text().splitlines()[:5]) + "\n")  # ended half-way
+    (tmp_path / "runs" / "fetch-desk" / "FetchPush-v4" / "aim-td3-fast" / "seed-11" / "evals.jsonl").write_text("")  # not begun
     paper.reproduce("app_fetch", "desk", tmp_path, progress=False)
     caption = (tmp_path / "app_fetch" / "caption.md").read_text()
     assert "Push at step 10,000: " in caption

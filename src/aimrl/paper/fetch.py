@@ -32,12 +32,13 @@ def _curve_data(curves: Curves) -> dict[str, Any]:
 def _curve_panels(curves: Curves) -> list[str]:
     lines = []
     for task in TASKS:
-        here = {r: curves.groups[task, r] for r in LABELS if (task, r) in curves.groups}
-        step = next(iter(plots.last_shared([*here.values()])[0].values()), None)
+        groups = {r: curves.groups[task, r] for r in LABELS if (task, r) in curves.groups}
+        here = {r: begun for r, g in groups.items() if (begun := [run for run in g.runs if len(run.evals.step)])}
+        step = next(iter(plots.last_shared([*groups.values()])[0].values()), None)
         if step is None:
-            lines.append(f"{task}: not run at this budget")
+            lines.append(f"{task}: {'no step at which all runs were evaluated' if here else 'not run at this budget'}")
             continue
-        means = {r: np.mean([run.evals.ever[run.evals.step == step][0] for run in g.runs]) for r, g in here.items()}
+        means = {r: np.mean([run.evals.ever[run.evals.step == step][0] for run in begun]) for r, begun in here.items()}
         lines.append(f"{task} at step {step:,}: " + ", ".join(f"{LABELS[r]} {plots.percent(float(m))}" for r, m in means.items()))
     return lines
 
