@@ -66,10 +66,10 @@ class Upside(Distance):
 
 def make(reward=None, n=6, dims=3, state=None, **options):
     env = Walkers(n, dims, **options)
-    policy = lambda obs, goal: np.zeros((len(obs), env.spec.action_dim), np.float32)  # noqa: E731
+    play = lambda obs, goal: np.zeros(len(obs) if env.spec.discrete else (len(obs), env.spec.action_dim), np.float32)  # noqa: E731
     brain = SimpleNamespace(reward=state)
     return SimpleNamespace(
-        round=SimpleNamespace(reward=reward or Distance()), _brain=brain, step=1234, policy=policy, _make_eval_env=lambda episodes: env
+        round=SimpleNamespace(reward=reward or Distance()), brain=brain, step=1234, play=play, make_eval_env=lambda episodes: env
     )
 
 

@@ -6,6 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
+from gymnasium.wrappers import TimeLimit
+from point_env import PointEnv
 from problems import TINY, point_goal
 from small_runs import assert_same_run, config, lines
 
@@ -163,3 +165,10 @@ def test_a_run_older_than_a_setting_resumes_with_its_default(tmp_path):
     assert train(c, tmp_path / "r", env=point_goal, resume=True).step == 120
     with pytest.raises(UserError, match="curiosity"):
         train(dataclasses.replace(c, curiosity=0.5), tmp_path / "r", env=point_goal, resume=True)
+
+
+def test_a_policy_answers_as_the_environment_takes_actions(tmp_path):
+    run = train(config(steps=120, agent_options={"hidden": (8,)}), tmp_path / "r", env=lambda: TimeLimit(PointEnv(), 20))
+    obs, goal = np.zeros((3, 2), np.float32), np.ones((3, 2), np.float32)
+    np.testing.assert_allclose(run.policy(obs, goal), 0.5 * run.play(obs, goal))
+    assert run.policy(obs[0], goal[0]).shape == (2,)

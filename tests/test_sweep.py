@@ -157,6 +157,12 @@ def test_a_bad_specification_is_answered_in_one_line(tmp_path, text, line):
     assert "\n" not in str(e.value)
 
 
+def test_a_pipe_as_specification_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(UserError, match="is not a plain file"):
+        sweep.load_spec(tmp_path / "pipe.toml")
+
+
 def test_a_missing_specification_is_answered_in_one_line(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         sweep.load_spec(tmp_path / "none.toml")

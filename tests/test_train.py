@@ -9,10 +9,10 @@ from problems import TINY, point_goal
 from small_runs import arrays, config, lines
 
 from aimrl import runs
-from aimrl.config import make_config
+from aimrl.config import Config, check, make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
-from aimrl.train import Collector, Trainer, capacity, env_seed, make_round, train
+from aimrl.train import Collector, Trainer, capacity, env_seed, make_round, target_bounds, train
 from aimrl.types import UserError
 
 
@@ -225,3 +225,23 @@ def test_every_agent_takes_every_preset(agent, preset):
     for reward in ("aim", "sparse", "dense"):
         made = agents.make(agent, **make_config("point", preset=preset, reward=reward, agent=agent).agent_options)
         assert made.gamma == {"paper": {"aim": 0.9}.get(reward, 0.95), "fast": 0.95}[preset]
+
+
+@pytest.mark.parametrize(("options", "low", "high"), [({"scale": -1.0}, 0.0, 20.0), ({"scale": 2.0}, -40.0, 0.0)])
+def test_bounds_of_targets_turn_with_the_sign_of_the_weight(options, low, high):
+    reward = make_reward("aim", form="to-goal", shape="metric", knee=0.05, **options)
+    with vector.make(point_goal, 1, 0) as env:
+        found = target_bounds(reward, env.task, env.spec, 0.95)
+    assert found == {"q_low": pytest.approx(low), "q_high": pytest.approx(high)}
+
+
+def test_the_defaults_fit_together():
+    assert check(Config("any-env")).round_steps == 200
+
+
+def test_a_preset_of_one_s_own_is_not_overruled_on_reach(tmp_path):
+    own = tmp_path / "own.json"
+    own.write_text('{"eval_every": 500, "end_on_success": true, "steps": 7777}')
+    c = make_config("FetchReach-v4", preset=str(own))
+    assert (c.eval_every, c.end_on_success, c.steps, c.checkpoint_every) == (500, True, 7777, 10_000)
+    assert make_config("FetchReach-v4", preset="fast").eval_every == 2_000

@@ -16,9 +16,11 @@ HERE = Path(__file__).resolve().parent
 STEPS = {  # which evaluations are shown
     "reach-fast": (1_200, 2_000, 3_200, 4_000),
     "reach-paper": (2_000, 3_000, 4_000),
-    "push-fast": (40_000, 60_000, 80_000, 100_000, 140_000),
-    "pick-fast": (60_000, 80_000, 100_000, 120_000, 140_000),
-    "slide-fast": (20_000, 30_000),
+    "push-fast": (40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000),
+    "pick-fast": (60_000, 80_000, 100_000, 140_000, 160_000, 180_000, 200_000),
+    "slide-fast": (30_000, 80_000, 120_000, 160_000),
+    "hand-fast": (10_000, 20_000, 30_000, 40_000),
+    "maze-fast": (20_000, 40_000, 60_000),
     "push-unscaled": (60_000, 80_000, 100_000, 120_000, 140_000, 200_000),
     "pick-unscaled": (60_000, 100_000, 140_000, 180_000, 220_000, 260_000),
     "slide-unscaled": (40_000, 80_000, 100_000),
@@ -28,7 +30,14 @@ STEPS = {  # which evaluations are shown
 }
 
 
-FOLDERS = {"FetchReach-v4": "reach-fast", "FetchPush-v4": "push-fast", "FetchPickAndPlace-v4": "pick-fast", "FetchSlide-v4": "slide-fast"}
+FOLDERS = {
+    "FetchReach-v4": "reach-fast",
+    "FetchPush-v4": "push-fast",
+    "FetchPickAndPlace-v4": "pick-fast",
+    "FetchSlide-v4": "slide-fast",
+    "HandReach-v3": "hand-fast",
+    "PointMaze_UMaze-v3": "maze-fast",
+}
 
 
 def collect(sweep: Path) -> None:
@@ -46,14 +55,16 @@ def evaluations(cell: Path) -> dict[int, tuple[float, float]]:
     return {line["step"]: (float(np.mean(line["success_final"])), float(np.mean(line["success_ever"]))) for line in lines}
 
 
-def spread(values: list[float]) -> str:
+def spread(values: list[float], seeds: int) -> str:
+    if not values:
+        return ""
     mean, low, high = (f"{100 * v:.0f}" for v in (np.mean(values), min(values), max(values)))
-    return f"{mean} %" if low == high else f"{mean} % ({low}–{high})"
+    return (f"{mean} %" if low == high else f"{mean} % ({low}–{high})") + (f", {len(values)} of {seeds}" if len(values) < seeds else "")
 
 
 def first_at(cell: dict[int, tuple[float, float]], share: float) -> str:
     steps = [step for step, (held, _) in cell.items() if held >= share]
-    return f"{min(steps):,}" if steps else "not reached"
+    return f"{min(steps):,}" if steps else f"> {max(cell):,}"
 
 
 def table(name: str) -> str:
@@ -62,9 +73,9 @@ def table(name: str) -> str:
     lines = [f"| {' | '.join(head)} |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
     for reward in sorted(p for p in folder.iterdir() if p.is_dir()):
         cells = [evaluations(c) for c in sorted(reward.glob("seed-*"))]
-        held = [spread([c[s][0] for c in cells if s in c]) if any(s in c for c in cells) else "" for s in steps]
+        held = [spread([c[s][0] for c in cells if s in c], len(cells)) for s in steps]
         last = max(s for s in steps if all(s in c for c in cells))
-        reached = f"{spread([c[last][1] for c in cells])} at {last:,}"
+        reached = f"{spread([c[last][1] for c in cells], len(cells))} at {last:,}"
         first = ", ".join(first_at(c, 0.9) for c in cells)
         lines.append(f"| {reward.name} | {len(cells)} | {' | '.join(held)} | {reached} | {first} |")
     return "\n".join(lines)

@@ -19,5 +19,5 @@ if __name__ == "__main__":
         run = load(folder)
         reward = run.round.reward
         f = getattr(reward, "potential", None) or getattr(reward, "logit")  # noqa: B009  rewards have one of them
-        value = np.asarray(f(run._brain.reward, s.astype(np.float32), g.astype(np.float32)))
+        value = np.asarray(f(run.brain.reward, s.astype(np.float32), g.astype(np.float32)))
         print(f"{folder}: {np.corrcoef(value, -np.linalg.norm(s - g, axis=-1))[0, 1]:.2f}")

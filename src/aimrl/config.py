@@ -6,9 +6,9 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from aimrl.types import UserError, nearest
+from aimrl.types import BACKENDS, STRATEGIES, Backend, Strategy, UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Config:
     preset: str = "fast"  # paper, fast, or a JSON file made by `aimrl tune`
     steps: int = 200_000  # environment steps in all, over all environments
     seed: int = 0
-    backend: Literal["auto", "envpool", "gym"] = "auto"  # simulator: EnvPool where it has the task, else Gymnasium
+    backend: Backend = "auto"  # simulator: EnvPool where it has the task, else Gymnasium
     num_envs: int = 8  # environments stepped at once
 
-    round_steps: int = 100  # environment steps between rounds of updates (train_freq)
+    round_steps: int = 200  # environment steps between rounds of updates (train_freq)
     round_updates: int = 200  # agent updates a round (gradient_steps)
     batch_size: int = 256
     learning_starts: int = 1_000  # steps before the first update
@@ -38,7 +38,7 @@ class Config:
 
     curiosity: float = 0.0  # weight of a novelty bonus (RND) on achieved goals: gets an object moved before anything else can be learned
 
-    her: Literal["future", "final", "episode", "random", "none"] = "future"  # where hindsight goals come from
+    her: Strategy = "future"  # where hindsight goals come from
     her_ratio: float = 0.8  # share of hindsight goals in a batch: k/(k+1), k = 4
     her_redraws: int = 0  # in every second transition, redraw a hindsight goal up to this often while the state already meets it
     moved_fraction: float = 0.0  # share of a batch from before the achieved goal moves: the rest of an episode has no goal left to teach
@@ -94,7 +94,7 @@ def _paper(reward: str) -> dict[str, Any]:
 
 
 def _fast(reward: str) -> dict[str, Any]:
-    """Ours: one setting for every task; what each part buys is in results/speed/README.md."""
+    """Ours: one setting for every task; how it was found is in results/speed/README.md."""
     values: dict[str, Any] = {
         "num_envs": 8,
         "round_steps": 400,
@@ -140,9 +140,8 @@ _REACH |= {"end_on_success": False}  # the released code cuts episodes of the ot
 def make_config(env: str, *, preset: str = "fast", reward: str = "aim", **overrides: Any) -> Config:
     """A preset's configuration with overrides; option dictionaries are merged, unknown fields answered with the nearest."""
     values: dict[str, Any] = {"steps": 1_000_000} if preset == "paper" else {}
-    values |= preset_values(preset, reward)
-    if env.startswith("FetchReach"):
-        values |= _REACH
+    of_task = _REACH if env.startswith("FetchReach") else {}
+    values |= preset_values(preset, reward) | of_task if preset in PRESETS else of_task | preset_values(preset, reward)
     if preset in PRESETS and (overrides.get("agent") or "td3") != "td3":
         values["agent_options"] = {k: v for k, v in values.get("agent_options", {}).items() if k not in _TD3_ONLY}
         values.pop("reward_scale", None)  # chosen for TD3's penalties on actions
@@ -238,9 +237,7 @@ def check(c: Config) -> Config:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
     if c.round_steps % c.num_envs:
         raise UserError(f"round_steps ({c.round_steps}) must be a multiple of num_envs ({c.num_envs})")
-    strategies = ("future", "final", "episode", "random", "none")
-    if c.her not in strategies:
-        raise UserError(nearest(c.her, strategies, "hindsight strategy"))
-    if c.backend not in ("auto", "envpool", "gym"):
-        raise UserError(nearest(c.backend, ("auto", "envpool", "gym"), "backend"))
+    for value, valid, what in ((c.her, STRATEGIES, "hindsight strategy"), (c.backend, BACKENDS, "backend")):
+        if value not in valid:
+            raise UserError(nearest(value, valid, what))
     return c

@@ -49,7 +49,7 @@ def potential(run: Run, achieved: Any, goal: Any) -> NDArray[np.float64]:
     """f(s, g) of the run's reward; high at the goal."""
     achieved = np.asarray(achieved, np.float32)
     goals = np.broadcast_to(np.asarray(goal, np.float32), achieved.shape)
-    return np.asarray(run.round.reward.potential(run._brain.reward, achieved, goals), float)  # pyright: ignore[reportAttributeAccessIssue]
+    return np.asarray(run.round.reward.potential(run.brain.reward, achieved, goals), float)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def steps_to_go(run: Run, achieved: Any, goal: Any) -> NDArray[np.float64]:
@@ -60,13 +60,12 @@ def steps_to_go(run: Run, achieved: Any, goal: Any) -> NDArray[np.float64]:
 
 def play(run: Run, episodes: int) -> list[Episode]:
     """One episode of the deterministic policy in each of some environments, on the seeds of evaluation."""
-    with run._make_eval_env(episodes) as env:
+    with run.make_eval_env(episodes) as env:
         obs = env.reset()
         goals, trail = obs.desired_goal.copy(), [obs.achieved_goal]
         length, over = np.zeros(env.num_envs, int), np.zeros(env.num_envs, bool)
         while not over.all():
-            action = run.policy(obs.observation, obs.desired_goal)
-            result = env.step(action.argmax(-1) if env.spec.discrete else action)
+            result = env.step(run.play(obs.observation, obs.desired_goal))
             length += ~over
             trail.append(result.obs.achieved_goal)
             done = result.terminated | result.truncated

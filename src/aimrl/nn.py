@@ -19,7 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh":
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs on disk, so that a second run doesn't compile again. Respects JAX's own setting."""
+    """Keep compiled programs on disk, so that a second run doesn't compile again; in JAX's own folder where one is set."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aimrl" / "jax"
         jax.config.update("jax_compilation_cache_dir", str(cache))

@@ -14,7 +14,7 @@ from aimrl import rewards
 from aimrl.config import preset_values
 from aimrl.rewards.base import Reward
 from aimrl.types import Transition, UserError
-from aimrl.wrapper import OnlineReward, Running, Schedule, examine, hindsight, one_hot
+from aimrl.wrapper import OnlineReward, Running, Schedule, examine, flat_action, hindsight
 
 try:
     import torch
@@ -92,7 +92,7 @@ class AIMReplayBuffer(HerReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: np.ndarray, reward: np.ndarray, done: np.ndarray, infos: list[dict[str, Any]]) -> None:
         done = np.asarray(done, bool)
         truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
-        acted = one_hot(action, self.action_space, self.n_envs)
+        acted = flat_action(action, self.action_space, self.n_envs)
         self.learner.record(self._running, self._flat(obs), acted, self._flat(next_obs), done & ~truncated, done)
         self.pos += 1
         self.full, self.pos = self.full or self.pos == self.buffer_size, self.pos % self.buffer_size

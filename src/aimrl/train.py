@@ -10,7 +10,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from aimrl import agents, nn, replay, rewards, runs
 from aimrl.agents.base import Agent, Batch
 from aimrl.config import Config
-from aimrl.envs import vector
+from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalTask
 from aimrl.envs.guard import GoalObs
 from aimrl.envs.vector import VectorGoalEnv
@@ -66,6 +66,16 @@ class Brain(eqx.Module):
 # --- one round, compiled -----------------------------------------------------------------------------------------------------------------
 
 
+class Sizes(NamedTuple):
+    """How much a round does."""
+
+    updates: int
+    batch: int
+    potential_updates: int
+    potential_batch: int
+    potential_window: int
+
+
 class Round(eqx.Module):
     """The compiled parts of Algorithm 1 for one configuration."""
 
@@ -74,21 +84,21 @@ class Round(eqx.Module):
     curiosity: Reward | None
     how: replay.Hindsight = eqx.field(static=True)
     judge: Callable = eqx.field(static=True)
-    config: tuple[int, ...] = eqx.field(static=True)  # round_updates, batch, potential updates, batch and window
+    sizes: Sizes = eqx.field(static=True)
     scale: float = eqx.field(default=1.0, static=True)  # of the reward
 
     def learn(self, brain: Brain, ring: replay.Ring, key: PRNGKeyArray) -> tuple[Brain, Metrics]:
         """Update the potential from the small recent buffer, then the agent from the large one."""
-        updates, batch, f_updates, f_batch, f_window = self.config
+        n = self.sizes
         k_f, k_f_update, k_batch, k_agent = jax.random.split(key, 4)
         reward_state, curiosity_state, metrics = brain.reward, brain.curiosity, {}
-        if f_updates:
-            recent = self._sample(ring, k_f, f_updates, f_batch, f_window)
+        if n.potential_updates:
+            recent = self._sample(ring, k_f, n.potential_updates, n.potential_batch, n.potential_window)
             reward_state, metrics = self.reward.update(reward_state, recent, k_f_update)
             if self.curiosity is not None:
                 curiosity_state, curiosity_metrics = self.curiosity.update(curiosity_state, recent, k_f_update)
                 metrics |= curiosity_metrics
-        data = self._sample(ring, k_batch, updates, batch, None)
+        data = self._sample(ring, k_batch, n.updates, n.batch, None)
         r = total_reward(self.reward, reward_state, data)
         if self.curiosity is not None:
             bonus = total_reward(self.curiosity, curiosity_state, data)
@@ -205,30 +215,28 @@ class Collector:
 class Run:
     """A trained (or training) policy with its folder."""
 
-    def __init__(self, folder: Path, config: Config, round_: Round, brain: Brain, step: int, env: Any = None):
-        self.folder, self.config, self.step, self._env = folder, config, step, env
-        self._brain, self._act, self.round = brain, eqx.filter_jit(round_.act), round_
+    def __init__(self, folder: Path, config: Config, spec: GoalSpec, round_: Round, brain: Brain, step: int, env: Any = None):
+        self.folder, self.config, self.spec, self.step, self._env = folder, config, spec, step, env
+        self.brain, self._act, self.round = brain, eqx.filter_jit(round_.act), round_
 
     def policy(self, obs: Any, goal: Any = None) -> np.ndarray:
-        """The best action for a goal observation (a dictionary, or observation and goal), one or a batch."""
+        """The best action for a goal observation (a dictionary, or observation and goal), one or a batch, as the environment takes it."""
         obs, goal = (obs["observation"], obs["desired_goal"]) if goal is None else (obs, goal)
         obs, goal = np.asarray(obs, np.float32), np.asarray(goal, np.float32)
-        action = np.asarray(self._act(self._brain, np.atleast_2d(obs), np.atleast_2d(goal)))
+        action = guard.own_action(self.spec.action_space, self.play(np.atleast_2d(obs), np.atleast_2d(goal)))
         return action[0] if obs.ndim == 1 else action
+
+    def play(self, obs: np.ndarray, goal: np.ndarray) -> np.ndarray:
+        """The best actions for a batch, as a VectorGoalEnv takes them: numbers in [−1, 1], or indices."""
+        action = np.asarray(self._act(self.brain, obs, goal))
+        return action.argmax(-1) if self.spec.discrete else action
 
     def evaluate(self, episodes: int = 100) -> dict[str, Any]:
         """Play episodes with the deterministic policy; a record like a line of evals.jsonl."""
-        env = self._make_eval_env(episodes)
-        discrete = env.spec.discrete
+        with self.make_eval_env(episodes) as env:
+            return {"step": self.step} | evaluate(self.play, env, episodes)
 
-        def play(obs: np.ndarray, goal: np.ndarray) -> np.ndarray:
-            action = np.asarray(self._act(self._brain, obs, goal))
-            return action.argmax(-1) if discrete else action
-
-        with env:
-            return {"step": self.step} | evaluate(play, env, episodes)
-
-    def _make_eval_env(self, episodes: int) -> VectorGoalEnv:
+    def make_eval_env(self, episodes: int) -> VectorGoalEnv:
         c = self.config
         n = min(episodes, 20) if vector.resolve_backend(self._env or c.env, c.backend) == "envpool" else min(episodes, c.num_envs)
         return vector.make(self._env or c.env, n, env_seed(c.seed, "eval"), c.backend, timeout_s=c.env_timeout)
@@ -407,7 +415,7 @@ class Trainer:
         return self.wall
 
     def as_run(self) -> Run:
-        return Run(self.folder, self.config, self.round, self.brain, self.step, self.env)
+        return Run(self.folder, self.config, self.spec, self.round, self.brain, self.step, self.env)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------------------------
 
@@ -467,11 +475,12 @@ def _passed(before: int, now: int, every: int) -> bool:
 
 def target_bounds(reward: Reward, task: GoalTask, spec: GoalSpec, gamma: float) -> dict[str, float]:
     """Bounds of a return whose rewards stay within what the learned and the task's reward allow; success may go on paying."""
-    low, high = (reward.scale * b if reward.scale else 0.0 for b in reward.bounds())
+    low, high = sorted(reward.scale * b if reward.scale else 0.0 for b in reward.bounds())
     if reward.task_weight:
         here, far = np.zeros((1, spec.goal_dim), np.float32), np.full((1, spec.goal_dim), 1e3, np.float32)
         pays = [float(np.asarray(task.reward(a, here))[0]) for a in (here, far)] if task.sparse else [-math.inf, math.inf]
-        low, high = low + reward.task_weight * min(pays), high + reward.task_weight * max(pays)
+        least, most = sorted(reward.task_weight * pay for pay in pays)
+        low, high = low + least, high + most
     return {"q_low": min(low, 0.0) / (1 - gamma), "q_high": max(high, 0.0) / (1 - gamma)}
 
 
@@ -486,7 +495,7 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
     terminal = c.success_terminates or task.terminates_on_success
     how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.spread_goals, terminal)
-    sizes = (c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
+    sizes = Sizes(c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
     return Round(agent, reward, bonus, how, make_judge(task), sizes, c.reward_scale)
 
@@ -538,7 +547,8 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
         round_ = make_round(config, probe.spec, probe.task, reward)
         check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
         brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])
-    return Run(folder, config, round_, jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain)), meta["step"], env)
+    brain = jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain))
+    return Run(folder, config, probe.spec, round_, brain, meta["step"], env)
 
 
 class _CallableModule(types.ModuleType):

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from aimrl import runs
 from aimrl.config import Config, make_config, preset_values
-from aimrl.sweep import LOCK_WAIT, Interrupts, cores, locked, one_line, one_thread, safe_name
-from aimrl.types import UserError, nearest
+from aimrl.sweep import LOCK_WAIT, Interrupts, locked, one_line, one_thread, safe_name
+from aimrl.types import UserError, cores, nearest
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:  # keep `aimrl --help` fast: nothing heavy is imported here
     from jaxtyping import Array, Bool, Float, Int
 
 Metrics = dict[str, Any]  # names like "td3/q" to scalars
+Backend = Literal["auto", "envpool", "gym"]  # of simulators
+BACKENDS: tuple[str, ...] = get_args(Backend)
+Strategy = Literal["future", "final", "episode", "random", "none"]  # where hindsight goals come from
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
 
 class UserError(Exception):
@@ -30,6 +35,11 @@ def nearest(name: str, valid: Iterable[str], what: str = "name") -> str:
     return f"unknown {what} '{name}': {hint}"
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class GoalSpec:
     """What an agent or a reward must know of a goal environment: sizes and bounds, never the simulator."""
@@ -40,14 +50,15 @@ class GoalSpec:
     horizon: int  # the time limit of one episode in steps
     discrete: bool = False
     env_id: str = ""
+    action_space: Any = field(default=None, compare=False, repr=False)  # the environment's own, where policies are to answer in its terms
 
 
 class Transition(NamedTuple):
     """A batch of transitions (s, a, s′, g) as the replay hands them to rewards and agents.
 
-    `goal` is the goal in force, hindsight or not; `desired` the one the episode was played for. `future` is an achieved goal of the same
-    episode, `future_steps` ≥ 1 steps after s. `prefix_mean` and `prefix_var` are the episode's moments of achieved goals up to and
-    including s′ (only SMiRL asks for them).
+    `goal` is the goal in force, hindsight or not; `desired` the one the environment asked for, whatever goal was practised. `future` is an
+    achieved goal of the same episode, `future_steps` ≥ 1 steps after s. `prefix_mean` and `prefix_var` are the episode's moments of its
+    achieved goals up to and including s′ (only SMiRL asks for them).
     """
 
     obs: Float[Array, "*batch obs"]

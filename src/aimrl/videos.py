@@ -41,22 +41,13 @@ def play(run: Any, episodes: int, seed: int, env: Any = None) -> tuple[list[np.n
             frames.append(_frame(single))
             over = False
             while not over:
-                obs, _, terminated, truncated, _ = single.step(_action(single, run.policy({k: np.ravel(v) for k, v in obs.items()})))
+                obs, _, terminated, truncated, _ = single.step(run.policy({k: np.ravel(v) for k, v in obs.items()}))
                 frames.append(_frame(single))
                 over = terminated or truncated
             frames += [frames[-1]] * (fps // 3)  # a moment to see how it ended
         return frames, fps
     finally:
         _close(single)
-
-
-def _action(single: Any, action: np.ndarray) -> Any:
-    """The policy's answer in the environment's own terms: an index, or [−1, 1] stretched to the bounds of its box."""
-    space = single.action_space
-    if hasattr(space, "n"):
-        return int(space.start) + int(np.argmax(action))
-    low, high = space.low, space.high
-    return np.clip(low + (np.asarray(action).reshape(space.shape) + 1) / 2 * (high - low), low, high).astype(space.dtype)
 
 
 def _frame(single: Any) -> np.ndarray:

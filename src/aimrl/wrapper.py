@@ -19,7 +19,7 @@ from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalTask, task_of
 from aimrl.rewards.base import Reward, total_reward
 from aimrl.train import make_judge
-from aimrl.types import GoalSpec, Metrics, Transition, UserError, nearest
+from aimrl.types import STRATEGIES, GoalSpec, Metrics, Transition, UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def hindsight(task: GoalTask, **options: Any) -> replay.Hindsight:
             raise UserError(nearest(key, known, "option of hindsight"))
     fields: dict[str, Any] = {"success_terminates": False} | options
     how = replay.Hindsight(**fields)
-    if how.strategy not in replay.STRATEGIES:
-        raise UserError(nearest(str(how.strategy), replay.STRATEGIES, "hindsight strategy"))
+    if how.strategy not in STRATEGIES:
+        raise UserError(nearest(str(how.strategy), STRATEGIES, "hindsight strategy"))
     for name in ("ratio", "moved_fraction"):
         if not 0 <= getattr(how, name) <= 1:
             raise UserError(f"hindsight {name} must lie between 0 and 1, not {getattr(how, name)}")
@@ -67,7 +67,7 @@ def examine(env: gymnasium.Env, horizon: int | None = None) -> tuple[GoalSpec, G
     return spec, task
 
 
-def one_hot(action: Any, space: spaces.Space, n: int) -> Float[np.ndarray, "n act"]:
+def flat_action(action: Any, space: spaces.Space, n: int) -> Float[np.ndarray, "n act"]:
     """Actions as rewards see them: flat floats, or one indicator a discrete action."""
     if isinstance(space, spaces.Discrete):
         return np.eye(int(space.n), dtype=np.float32)[np.asarray(action).reshape(n) - int(space.start)]
@@ -295,7 +295,7 @@ class LearnedReward(gymnasium.Wrapper):
         if self._state is None:
             raise UserError("call reset before step")
         obs, task_reward, terminated, truncated, info = self.env.step(action)
-        before, after, act = self._state, _flat(obs), one_hot(action, self.action_space, 1)
+        before, after, act = self._state, _flat(obs), flat_action(action, self.action_space, 1)
         if not all(np.isfinite(x).all() for x in after):
             raise UserError("the environment's observation is not finite: nothing to learn from it")
         self._achieved.append(after[1][0])

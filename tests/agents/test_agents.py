@@ -110,3 +110,31 @@ def test_running_moments_equal_those_of_all_rows_seen():
     rows = np.concatenate(chunks)
     np.testing.assert_allclose(m.mean, rows.mean(0), rtol=1e-4)
     np.testing.assert_allclose(m.std(), rows.std(0), rtol=1e-4)
+
+
+def test_updates_beyond_a_multiple_of_the_delay_are_not_dropped():
+    td3 = agents.make("td3", hidden=(8,), policy_delay=2)
+    before = td3.init(jax.random.PRNGKey(0), 2, 1)
+    for n, actor_moves in ((1, 1), (4, 2), (5, 3)):
+        rows = lambda d, n=n: jnp.ones((n, 4, d))  # noqa: E731
+        batches = Batch(rows(2), rows(1), jnp.ones((n, 4)), rows(2), jnp.zeros((n, 4), bool))
+        after, _ = td3.update(before, batches, jax.random.PRNGKey(1))
+        assert int(after.critic.opt[0].count) == n
+        assert int(after.actor.opt[0].count) == actor_moves
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "says"),
+    [
+        ("td3", "policy_delay", 0, "must be positive, not 0"),
+        ("td3", "tau", -3.0, "must be positive, not -3"),
+        ("sac", "tau", 1.5, "must be at most 1, not 1.5"),
+        ("td3", "critic_rate", -1.0, "must be positive, not -1"),
+        ("soft_q", "entropy", -0.1, "must not be negative, not -0.1"),
+        ("sac", "gamma", 1.0, "must be at least 0 and below 1, not 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(name, option, value, says):
+    with pytest.raises(UserError, match=f"^option '{option}' of {name} {says}$"):
+        agents.make(name, **{option: value})
+    assert agents.make("sac", target_entropy=-2.0).target_entropy == -2.0

@@ -12,8 +12,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 from toy import Rogue, Steps, Walk
 
+from aimrl.envs import guard, vector
 from aimrl.envs.vector import EnvFault, VectorGoalEnv, make, make_single, resolve_backend, seeds_for
-from aimrl.types import UserError
+from aimrl.types import UserError, cores
 
 BACKENDS = ["envpool", "gym"]
 
@@ -501,3 +502,20 @@ def test_a_single_environment_can_be_made_for_videos():
     assert single.spec is not None
     assert single.spec.max_episode_steps == 50
     single.close()
+
+
+def test_actions_are_told_in_the_environment_s_own_terms():
+    box = spaces.Box(np.array([[0.0, -2.0]], np.float32), np.array([[1.0, 6.0]], np.float32))
+    np.testing.assert_allclose(guard.own_action(box, [-1.0, 0.5]), [[0.0, 4.0]])
+    assert guard.own_action(box, np.zeros((3, 2))).shape == (3, 1, 2)
+    assert box.contains(guard.own_action(box, np.array([1.0, 1.0000001], np.float32)))
+    assert guard.own_action(spaces.Discrete(3, start=5), 2) == 7
+    np.testing.assert_array_equal(guard.own_action(spaces.Discrete(3, start=5), [0, 2]), [5, 7])
+
+
+def test_simulators_take_as_many_threads_as_mathematics(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert vector._threads() == 3
+    for unset in ("", "0", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", unset)
+        assert vector._threads() == cores()

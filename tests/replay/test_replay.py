@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aimrl import replay
-from aimrl.types import GoalSpec, UserError
+from aimrl.types import STRATEGIES, GoalSpec, UserError
 
 SPEC = GoalSpec(obs_dim=3, goal_dim=2, action_dim=1, horizon=6)
 
@@ -88,7 +88,7 @@ def test_future_goals_lie_ahead_in_the_same_episode_and_cover_it_evenly():
     assert np.abs(counts / counts.sum() - 1 / 6).max() < 0.05
 
 
-@pytest.mark.parametrize("strategy", replay.STRATEGIES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_strategy_draws_the_goals_it_names(strategy):
     lengths = np.array([6, 3, 5])
     b = draw(filled(lengths), replay.Hindsight(strategy=strategy, ratio=1.0))

@@ -205,3 +205,18 @@ def test_without_the_goal_term_the_potential_at_an_unvisited_goal_is_nobodys_bus
         at_goal[goal_term] = float(state.potential.params[0].weights[0][GOAL, 0] - before)
     assert at_goal[True] > 0.04  # it grows with the number of updates: no transition bounds it
     assert at_goal[False] == 0.0
+
+
+@pytest.mark.parametrize("bound", ["two-sided", "one-sided", "expected"])
+def test_resting_transitions_do_not_thin_the_penalty(bound):
+    batch = random_batch(0, (64,))
+    moving = jnp.arange(64) % 4 == 0
+    batch = batch._replace(next_achieved=jnp.where(moving[:, None], batch.next_achieved, batch.achieved))
+    penalties = []
+    for moving_only in (False, True):
+        aim = AIM(bound=bound, step_bound=0.01, moving_only=moving_only)
+        state = aim.init(KEY, SPEC)
+        _, (metrics, _) = aim.loss(state.potential.params, state.moments, None, batch, KEY)
+        penalties.append(float(metrics["aim/penalty"]))
+    assert penalties[0] != 0
+    assert penalties[1] == pytest.approx(4 * penalties[0])

@@ -13,6 +13,8 @@ __all__ = ["NAMES", "Agent", "Batch", "make"]
 
 _CLASSES = {"td3": ("aimrl.agents.td3", "TD3"), "sac": ("aimrl.agents.sac", "SAC"), "soft_q": ("aimrl.agents.discrete", "DiscreteSoftQ")}
 NAMES = tuple(_CLASSES)
+_POSITIVE = ("critic_rate", "actor_rate", "temperature_rate", "learning_rate", "first_temperature", "policy_delay", "tau")
+_FREE = ("q_low", "q_high", "target_entropy")  # everything else that is a number is not negative
 
 
 def make(name: str, **options: Any) -> Agent:
@@ -27,8 +29,13 @@ def make(name: str, **options: Any) -> Agent:
             raise UserError(nearest(key, fields, f"option of {name}"))
     defaults = {f.name: f.default for f in dataclasses.fields(agent)}
     made = agent(**{k: _value(v, defaults[k], f"option '{k}' of {name}") for k, v in options.items()})
-    if not 0 <= made.gamma < 1:
+    for key, value in ((f, getattr(made, f)) for f in fields - {*_FREE}):
+        if isinstance(value, int | float) and (value < 0 or (value == 0 and key in _POSITIVE)):
+            raise UserError(f"option '{key}' of {name} must {'be positive' if key in _POSITIVE else 'not be negative'}, not {value:g}")
+    if made.gamma >= 1:
         raise UserError(f"option 'gamma' of {name} must be at least 0 and below 1, not {made.gamma:g}")
+    if made.tau > 1:
+        raise UserError(f"option 'tau' of {name} must be at most 1, not {made.tau:g}")
     return made
 
 

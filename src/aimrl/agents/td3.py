@@ -76,13 +76,18 @@ class TD3(Agent):
         )
 
     def update(self, state: TD3State, batches: Batch, key: PRNGKeyArray) -> tuple[TD3State, Metrics]:
-        """Groups of `policy_delay` critic updates, each followed by one actor and target update."""
-        n = batches.reward.shape[0]
-        groups = max(n // self.policy_delay, 1)
-        per_group = min(self.policy_delay, n)
-        grouped = jax.tree.map(lambda x: x[: groups * per_group].reshape(groups, per_group, *x.shape[1:]), batches)
-        state, metrics = jax.lax.scan(self._group, state, (grouped, jax.random.split(key, groups)))
-        return state, {k: v.mean() for k, v in metrics.items()}
+        """Groups of `policy_delay` critic updates, each followed by one actor and target update; the last may be shorter."""
+        groups, left = divmod(batches.reward.shape[0], self.policy_delay)
+        keys = jax.random.split(key, groups + bool(left))
+        metrics: Metrics = {}
+        if groups:
+            grouped = jax.tree.map(lambda x: x[: len(x) - left].reshape(groups, self.policy_delay, *x.shape[1:]), batches)
+            state, found = jax.lax.scan(self._group, state, (grouped, keys[:groups]))
+            metrics = {k: v.mean() for k, v in found.items()}
+        if left:
+            state, found = self._group(state, (jax.tree.map(lambda x: x[-left:], batches), keys[-1]))
+            metrics = metrics or found
+        return state, metrics
 
     def _group(self, state: TD3State, inputs: tuple[Batch, PRNGKeyArray]) -> tuple[TD3State, Metrics]:
         batches, key = inputs

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from aimrl.cli import options, training
 from aimrl.cli.options import SHORT_Q, Help, place
-from aimrl.types import UserError
+from aimrl.types import Backend, UserError
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ def watch(o: Watch) -> None:
 @dataclass(frozen=True)
 class Doctor:
     env: str = field(metadata=place("ENV"))  # Gymnasium id, package:Id for an environment of your own
-    backend: Literal["auto", "envpool", "gym"] = "auto"  # simulator
+    backend: Backend = "auto"  # simulator
     quick: bool = False  # only what `train` looks at first
     horizon: int | None = None  # time limit, where the environment has none
     json: bool = False

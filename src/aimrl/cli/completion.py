@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aimrl.types import UserError, nearest
+from aimrl.types import BACKENDS, STRATEGIES, UserError, nearest
 
 _SCRIPT = """# aimrl completion for bash and zsh; install with:  eval "$(aimrl --print-completion {shell})"
 {prelude}_aimrl() {{
@@ -26,6 +26,7 @@ complete -o filenames -F _aimrl aimrl
 
 def script(shell: str) -> str:
     """A script that completes commands, options and the values of closed sets."""
+    from aimrl import agents
     from aimrl.cli.commands import COMMANDS
     from aimrl.cli.options import flags
     from aimrl.config import PRESETS
@@ -37,9 +38,9 @@ def script(shell: str) -> str:
     closed = {
         "--reward": " ".join(NAMES),
         "--preset": " ".join(PRESETS),
-        "--agent": "td3 sac soft_q",
-        "--backend": "auto envpool gym",
-        "--her": "future final episode random none",
+        "--agent": " ".join(agents.NAMES),
+        "--backend": " ".join(BACKENDS),
+        "--her": " ".join(STRATEGIES),
         "train|doctor": "FetchReach-v4 FetchPush-v4 FetchSlide-v4 FetchPickAndPlace-v4 HandReach-v3 PointMaze_UMaze-v3",
         "grid|theory": "room windy torus",
         "paper": " ".join(ITEMS),

@@ -64,7 +64,7 @@ class GuardedEnv(gymnasium.Env):
     def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
         self.busy = True
         try:
-            answer = self.env.step(self._scaled(action))
+            answer = self.env.step(own_action(self._act, action))
             if not (isinstance(answer, tuple) and len(answer) == 5):
                 raise _Fault("step didn't return (observation, reward, terminated, truncated, info)")
             obs, reward, terminated, truncated, _ = answer
@@ -77,13 +77,6 @@ class GuardedEnv(gymnasium.Env):
 
     def close(self) -> None:
         self.env.close()
-
-    def _scaled(self, action: Any) -> Any:
-        space = self._act
-        if isinstance(space, spaces.Discrete):
-            return space.start + np.int64(action)
-        unit = np.asarray(action, space.dtype).reshape(space.shape)
-        return space.low + (unit + 1) * 0.5 * (space.high - space.low)
 
     def _flat(self, obs: Any) -> dict[str, np.ndarray]:
         if not isinstance(obs, dict):
@@ -113,6 +106,16 @@ def faults(info: dict[str, Any]) -> dict[int, str]:
     return {int(i): str(info[FAULT][i]) for i in np.flatnonzero(info[f"_{FAULT}"])}
 
 
+def own_action(space: spaces.Space, action: Any) -> Any:
+    """What policies answer, indices from 0 or flat numbers in [−1, 1], one or a batch, in the environment's own terms."""
+    if isinstance(space, spaces.Discrete):
+        return space.start + np.asarray(action, np.int64)
+    assert isinstance(space, spaces.Box)
+    unit = np.asarray(action, space.dtype)
+    unit = unit.reshape(*unit.shape[:-1], *space.shape)
+    return np.clip(space.low + (unit + 1) * 0.5 * (space.high - space.low), space.low, space.high)
+
+
 def spec_of(env: Any, name: str) -> GoalSpec:
     """Sizes, bounds and time limit of a goal environment, or one line on why it isn't one."""
     space = env.observation_space
@@ -138,7 +141,7 @@ def spec_of(env: Any, name: str) -> GoalSpec:
         raise UserError(f"{name} has no time limit: register it with max_episode_steps, wrap it in TimeLimit or pass horizon")
     obs_dim, goal_dim = (int(np.prod(space[key].shape or ())) for key in ("observation", "desired_goal"))
     action_dim = int(act.n) if isinstance(act, spaces.Discrete) else int(np.prod(act.shape or ()))
-    return GoalSpec(obs_dim, goal_dim, action_dim, horizon, discrete, name)
+    return GoalSpec(obs_dim, goal_dim, action_dim, horizon, discrete, name, act)
 
 
 def _time_limit(env: Any) -> int | None:

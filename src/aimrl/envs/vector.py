@@ -27,9 +27,8 @@ import numpy as np
 from aimrl.envs import guard
 from aimrl.envs.goals import GoalTask, known_task, task_of
 from aimrl.envs.guard import GoalObs
-from aimrl.types import GoalSpec, UserError, nearest
+from aimrl.types import BACKENDS, Backend, GoalSpec, UserError, cores, nearest
 
-Backend = Literal["auto", "envpool", "gym"]
 EnvLike = Any  # an id, a gymnasium.Env or a function that makes one; gymnasium is imported late, so not spelt out as a type
 TIMEOUT_S = 120.0  # far above any simulator's step or reset, far below a lost night
 
@@ -179,8 +178,8 @@ def make(
 
 def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None = None) -> Literal["envpool", "gym"]:
     """Which backend `make` will use: EnvPool where it is installed and runs exactly this environment, else Gymnasium."""
-    if backend not in ("auto", "envpool", "gym"):
-        raise UserError(nearest(str(backend), ["auto", "envpool", "gym"], "backend"))
+    if backend not in BACKENDS:
+        raise UserError(nearest(str(backend), BACKENDS, "backend"))
     if backend == "gym":
         return "gym"
     installed = importlib.util.find_spec("envpool") is not None
@@ -235,6 +234,12 @@ def seeds_for(seed: int, num_envs: int) -> list[int]:
     return [int(s) >> 1 for s in np.random.SeedSequence(seed).generate_state(num_envs, np.uint32)]  # 31 bits: EnvPool wants a C int
 
 
+def _threads() -> int:
+    """What simulators may take: OMP_NUM_THREADS, as mathematics does (a sweep's cells have one), or the cores of this process."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) else cores()
+
+
 # --- EnvPool ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +278,7 @@ def _make_envpool(env_id: str, num_envs: int, seed: int, threads: int | None) ->
 
     if env_id not in envpool.list_all_envs():
         raise UserError(nearest(env_id, [i for i in envpool.list_all_envs() if _runs_in_envpool(i)], "environment"))
-    workers = min(num_envs, threads or os.cpu_count() or 1)
+    workers = min(num_envs, threads or _threads())
     base = next(({"initial_slide0": x} for task, x in ENVPOOL_FETCH_BASE.items() if env_id.startswith(task)), {})
     pool = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=workers, env_seed=seeds_for(seed, num_envs), **base)
     task = known_task(pool.config, env_id)
@@ -282,7 +287,7 @@ def _make_envpool(env_id: str, num_envs: int, seed: int, threads: int | None) ->
     space = pool.observation_space
     obs_dim, goal_dim = (int(np.prod(space[key].shape)) for key in ("observation", "desired_goal"))
     action_dim, horizon = int(np.prod(pool.action_space.shape)), int(pool.config["max_episode_steps"])
-    spec = GoalSpec(obs_dim, goal_dim, action_dim, horizon, env_id=env_id)
+    spec = GoalSpec(obs_dim, goal_dim, action_dim, horizon, env_id=env_id, action_space=pool.action_space)
     version = importlib.metadata.version("envpool")
     versions = {"envpool": version, "mujoco": ENVPOOL_MUJOCO.get(version, f"embedded in EnvPool {version}")}
     return VectorGoalEnv(_EnvPool(pool, num_envs), spec, task, num_envs, "envpool", versions)
@@ -412,7 +417,7 @@ def _make_gym(
     build = partial(guard.GuardedEnv.build, partial(make_single, env, horizon=horizon), spec)
     with _one_clear_line(name):
         if processes:
-            workers = min(num_envs, threads or os.cpu_count() or 1)
+            workers = min(num_envs, threads or _threads())
             # forkserver: forking this process is unsafe once JAX has started its threads.
             multiprocessing.get_context("forkserver").set_forkserver_preload(["aimrl.envs.warm"])
             _start_resource_tracker()

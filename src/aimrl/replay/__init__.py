@@ -1,10 +1,9 @@
 """Replay: an episode ring on the device, hindsight relabelling and the recent window."""
 
-from aimrl.replay.hindsight import STRATEGIES, Hindsight, practice_goals, sample
+from aimrl.replay.hindsight import Hindsight, practice_goals, sample
 from aimrl.replay.ring import Episodes, Ring, bytes_needed, insert, make_ring, trimmed, untrimmed, used_rows
 
 __all__ = [
-    "STRATEGIES",
     "Episodes",
     "Hindsight",
     "Ring",

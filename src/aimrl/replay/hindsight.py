@@ -10,18 +10,17 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aimrl.replay.cells import log_weight
 from aimrl.replay.ring import Judge, Ring
-from aimrl.types import Transition
+from aimrl.types import Strategy, Transition
 
 MET_PENALTY = 3.0  # off the log weight of a goal that the state meets already: there are enough of those among the others
 CANDIDATES = 1024  # goals reached before, among which one to practise is drawn
-STRATEGIES = ("future", "final", "episode", "random", "none")
 
 
 @dataclass(frozen=True)
 class Hindsight:
     """How goals are redrawn when transitions are sampled."""
 
-    strategy: str = "future"  # future, final, episode, random or none
+    strategy: Strategy = "future"
     ratio: float = 0.8  # share of transitions that get a hindsight goal: k/(k+1) with k = 4
     redraws: int = 0  # in every second transition, draw a future goal again, up to this often, while the state already meets it
     moved_fraction: float = 0.0  # share of a batch taken from before the achieved goal moves

@@ -110,10 +110,11 @@ class AIM(Reward):
         f_t = self._net(nets[0], moments, batch.achieved, batch.goal)
         f_tp1 = self._net(nets[0], moments, batch.next_achieved, batch.goal)
         excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
-        penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean() / self._moving_share(moments, batch), 0.0
+        penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean(), 0.0
         if self.bound == "expected":
             u = nets[1](jnp.concatenate(self._inputs(moments, batch.achieved, batch.goal), -1))[..., 0]
             penalty, fit = self._expected_penalty(u, excess)
+        penalty = penalty / self._moving_share(moments, batch)
         loss = -f_target * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
         metrics = {
             "aim/loss": loss,
@@ -124,7 +125,7 @@ class AIM(Reward):
         return loss, (metrics, f_tp1)
 
     def _moving_share(self, moments: nn.Moments, batch: Transition) -> Float[Array, ""] | float:
-        """The share of transitions whose achieved goal changes, by more than a hundredth of its spread."""
+        """The share of transitions whose achieved goal changes, by more than a hundredth of its spread (of 1 if not standardised)."""
         if not self.moving_only:
             return 1.0
         change = jnp.abs(batch.next_achieved - batch.achieved) / moments.std(1e-3)

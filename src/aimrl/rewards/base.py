@@ -22,7 +22,6 @@ class Reward(eqx.Module):
     task_weight: eqx.AbstractVar[float]  # weight of the environment's own reward, added to this one
     scale: eqx.AbstractVar[float]  # weight of this reward
     needs_prefix: ClassVar[bool] = False  # wants the moments of the episode so far (Transition.prefix_mean, prefix_var)
-    needs_desired: ClassVar[bool] = False  # learns from the goals the episodes were played for, not only hindsight ones
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray, spec: GoalSpec) -> Any: ...

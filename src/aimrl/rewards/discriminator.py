@@ -1,9 +1,8 @@
-"""The discriminator that GAIL and FAIRL share: is this goal one the agent chose in hindsight, or one it was asked for?"""
+"""The discriminator that GAIL and FAIRL share: is this goal one that comes later in the episode, or the one the environment asked for?"""
 
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -25,8 +24,6 @@ class DiscriminatorState(eqx.Module):
 
 class Adversarial(Reward):
     """Abstract: trains D on expert pairs (s′, future) against agent pairs (s′, desired). A final class says what its logit is worth."""
-
-    needs_desired: ClassVar[bool] = True
 
     hidden: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
     activation: Activation = eqx.field(default="tanh", static=True)

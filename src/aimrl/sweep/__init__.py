@@ -6,7 +6,7 @@ A cell is a run folder, and what has been done is read from the folders alone: a
 from aimrl.sweep.cell import LOCK_WAIT, config_from, finished, locked, position, run_cell
 from aimrl.sweep.cluster import LOCAL_TRIES
 from aimrl.sweep.estimate import BEGIN_S, PROCESS_BYTES, STEP_S, UPDATE_S, assumed_seconds, basis, dry_run, dry_run_text, measured_speeds
-from aimrl.sweep.local import ONE_THREAD, RETRIES, XLA_ONE_THREAD, Interrupts, cores, one_thread
+from aimrl.sweep.local import ONE_THREAD, RETRIES, XLA_ONE_THREAD, Interrupts, one_thread
 from aimrl.sweep.running import Summary, run
 from aimrl.sweep.spec import AXES, MAX_CELLS, MAX_SPEC, Cell, Outcomes, Spec, load_spec, one_line, parse_spec, safe_name
 
@@ -31,7 +31,6 @@ __all__ = [
     "assumed_seconds",
     "basis",
     "config_from",
-    "cores",
     "dry_run",
     "dry_run_text",
     "finished",

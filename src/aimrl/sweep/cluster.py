@@ -11,9 +11,9 @@ from typing import Any
 from aimrl.config import Config
 from aimrl.sweep.board import Board
 from aimrl.sweep.cell import run_cell
-from aimrl.sweep.local import RETRIES, Interrupts, cores, one_thread
+from aimrl.sweep.local import RETRIES, Interrupts, one_thread
 from aimrl.sweep.spec import Cell, Outcomes, Spec, one_line
-from aimrl.types import UserError
+from aimrl.types import UserError, cores
 
 LOCAL_TRIES = 3  # to start Ray here: a node gives up when its helpers need more than 15 s, as on a busy machine (Ray's issue 65983)
 

@@ -9,9 +9,8 @@ from typing import Any
 from aimrl import runs
 from aimrl.config import Config
 from aimrl.sweep.cell import finished, last_row, position
-from aimrl.sweep.local import cores
 from aimrl.sweep.spec import Spec, one_line
-from aimrl.types import UserError
+from aimrl.types import UserError, cores
 
 # What an estimate rests on while no cell has finished: docs/howto/sweep.md says so, and a finished cell replaces it.
 UPDATE_S, STEP_S, BEGIN_S, PROCESS_BYTES = 0.010, 0.001, 20.0, 700 << 20

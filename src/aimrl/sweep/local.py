@@ -28,10 +28,6 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 XLA_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Interrupts:
     """Counts Ctrl-C and SIGTERM instead of dying from them; outside the main thread Python's own behaviour stays."""
 

@@ -11,9 +11,9 @@ from typing import TextIO
 from aimrl.sweep.board import Board
 from aimrl.sweep.cell import finished, locked
 from aimrl.sweep.cluster import on_ray
-from aimrl.sweep.local import Interrupts, cores, on_this_machine
+from aimrl.sweep.local import Interrupts, on_this_machine
 from aimrl.sweep.spec import Spec, one_line
-from aimrl.types import UserError
+from aimrl.types import UserError, cores
 
 
 @dataclass
@@ -51,13 +51,11 @@ def run(spec: Spec, jobs: int | None = None, ray: str | None = None, progress: b
                     todo.append(cell)
             except UserError as e:
                 summary.failed[cell.name] = one_line(e)
-        aside = contextlib.redirect_stdout(
-            sys.stderr if ray else sys.stdout
-        )  # Ray's threads print to standard output, which is for results
+        # Ray's threads print to standard output, which is for results.
+        aside = contextlib.redirect_stdout(sys.stderr if ray else sys.stdout)
         with Board(spec, len(todo), progress, stream or sys.stderr) as board, aside:
-            engine = (
-                on_ray(spec, todo, jobs, ray, interrupts, board) if ray else on_this_machine(spec, todo, jobs or cores(), interrupts, board)
-            )
+            here = lambda: on_this_machine(spec, todo, jobs or cores(), interrupts, board)  # noqa: E731
+            engine = on_ray(spec, todo, jobs, ray, interrupts, board) if ray else here()
             for cell, outcome in engine if todo else ():
                 board.ended(cell, outcome)
                 if outcome["state"] == "failed":

@@ -44,11 +44,7 @@ def load_spec(path: str | Path) -> Spec:
     """A sweep from a TOML file, or one clear line about what is wrong in it."""
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_SPEC:
-            raise UserError(f"{path} is too large to be a sweep's specification")
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise UserError(f"cannot read {path}: {e.strerror or e}") from None
+        data = tomllib.loads(runs.read_bounded(path, MAX_SPEC).decode("utf-8"))
     except (ValueError, RecursionError) as e:  # both of tomllib's errors and bad UTF-8 are ValueErrors
         raise UserError(f"{path} is not valid TOML: {one_line(e)}") from None
     return parse_spec(data, path.stem, str(path))
