@@ -172,3 +172,32 @@ def test_a_policy_answers_as_the_environment_takes_actions(tmp_path):
     obs, goal = np.zeros((3, 2), np.float32), np.ones((3, 2), np.float32)
     np.testing.assert_allclose(run.policy(obs, goal), 0.5 * run.play(obs, goal))
     assert run.policy(obs[0], goal[0]).shape == (2,)
+
+
+def test_what_changed_before_a_run_went_on_is_written_down(tmp_path, monkeypatch):
+    c = config(steps=120, checkpoint_every=120)
+    train(c, tmp_path / "r", env=point_goal)
+    first = runs.read_json(tmp_path / "r" / "config.json")
+    monkeypatch.setattr(runs, "versions", lambda **extra: first["versions"] | {"jax": "9.9"})
+    train(dataclasses.replace(c, steps=240), tmp_path / "r", env=point_goal, resume=True)
+    after = runs.read_json(tmp_path / "r" / "config.json")
+    assert after == first | {"steps": 240, "resumed": {"120": {"jax": "9.9"}}}
+    assert runs.method_settings(after) == runs.method_settings(first)
+
+
+def test_a_run_does_not_go_on_in_another_simulator(tmp_path):
+    c = config(steps=120)
+    train(c, tmp_path / "r", env=point_goal)
+    with pytest.raises(UserError, match="was trained in the simulators of 'gym'"):
+        runs.prepare(tmp_path / "r", c, {"backend": "envpool"}, resume=True)
+
+
+def test_a_container_s_limit_counts_as_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "CGROUP", tmp_path)
+    plenty = runs.free_memory()
+    assert plenty is not None
+    (tmp_path / "memory.current").write_text("600\n")
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert runs.free_memory() == 400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert runs.free_memory() > 400

@@ -2,16 +2,18 @@
 
 import dataclasses
 
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
-from problems import TINY, point_goal
+from problems import TINY, PointGoal, point_goal
 from small_runs import arrays, config, lines
 
 from aimrl import runs
 from aimrl.config import Config, check, make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
+from aimrl.rewards.dense import Dense
 from aimrl.train import Collector, Trainer, capacity, env_seed, make_round, target_bounds, train
 from aimrl.types import UserError
 
@@ -129,7 +131,7 @@ def test_hindsight_episodes_keep_failures_apart_from_time_limits():
     zero = np.zeros((1, 2), np.float32)
 
     class Falls(Env):
-        task = dataclasses.make_dataclass("T", ["success"])(lambda a, g: np.zeros(1, bool))
+        task = dataclasses.make_dataclass("T", ["success", "terminated"])(*[lambda a, g: np.zeros(1, bool)] * 2)
         t = 0
 
         def reset(self, mask=None):
@@ -231,7 +233,7 @@ def test_every_agent_takes_every_preset(agent, preset):
 def test_bounds_of_targets_turn_with_the_sign_of_the_weight(options, low, high):
     reward = make_reward("aim", form="to-goal", shape="metric", knee=0.05, **options)
     with vector.make(point_goal, 1, 0) as env:
-        found = target_bounds(reward, env.task, env.spec, 0.95)
+        found = target_bounds(reward, env.task, 0.95)
     assert found == {"q_low": pytest.approx(low), "q_high": pytest.approx(high)}
 
 
@@ -245,3 +247,72 @@ def test_a_preset_of_one_s_own_is_not_overruled_on_reach(tmp_path):
     c = make_config("FetchReach-v4", preset=str(own))
     assert (c.eval_every, c.end_on_success, c.steps, c.checkpoint_every) == (500, True, 7777, 10_000)
     assert make_config("FetchReach-v4", preset="fast").eval_every == 2_000
+
+
+class Fenced(PointGoal):
+    """Ends for good where it has strayed from the goal; its reward is only known where a point can be."""
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, bool(self.compute_terminated(obs["achieved_goal"], obs["desired_goal"], {})), truncated, info
+
+    def compute_terminated(self, achieved, desired, info):
+        return np.linalg.norm(achieved - desired, axis=-1) > 0.6
+
+    def compute_reward(self, achieved, desired, info):
+        if np.abs(achieved).max() > 10:
+            raise IndexError("no such place")
+        return super().compute_reward(achieved, desired, info)
+
+
+class Arriving(PointGoal):
+    """Ends at the goal without saying so for other goals."""
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, reward == 0.0, truncated, info
+
+
+def sampled(env, folder, **settings):
+    """A batch after some random play, as the agent learns from it."""
+    source = lambda: gym.wrappers.TimeLimit(env(), 15)  # noqa: E731
+    c = config(reward="sparse", success_terminates=False, end_on_success=False, bound_targets=True, **settings)
+    with vector.make(source, 1, 0) as probe:
+        t = Trainer(c, folder, probe.spec, probe.task, source, None, lambda e, d: None)
+    t.begin(resume=False)
+    t.gather(1_200)
+    t.close()
+    return t.round._sample(t.ring, t.root, 1, 2_000, None)
+
+
+def test_the_environment_s_own_end_is_recomputed_for_hindsight_goals(tmp_path):
+    batch = sampled(Fenced, tmp_path)
+    assert 0 < batch.terminated.mean() < 1
+    assert batch.relabelled.mean() == pytest.approx(0.8, abs=0.05)
+    np.testing.assert_array_equal(batch.terminated, Fenced().compute_terminated(batch.next_achieved, batch.goal, {}))
+
+
+def test_an_environment_that_ends_at_the_goal_unannounced_is_believed(tmp_path):
+    batch = sampled(Arriving, tmp_path)
+    assert batch.success.any()
+    np.testing.assert_array_equal(batch.terminated, batch.success)
+    assert not sampled(PointGoal, tmp_path).terminated.any()
+
+
+def test_a_reward_that_pays_no_number_is_named_and_never_saved(tmp_path):
+    class Broken(Dense):
+        def reward(self, state, batch):
+            return super().reward(state, batch) * np.nan
+
+    with pytest.raises(UserError, match=r"^the reward broken pays nan at step 120; the last good checkpoint is at step 60$"):
+        train(config(reward="broken", checkpoint_every=60), tmp_path / "r", env=point_goal, reward=Broken())
+    assert runs.checkpoint_steps(tmp_path / "r") == [60]
+
+
+def test_a_time_limit_can_be_given_to_an_environment_without_one(tmp_path):
+    endless = lambda: PointGoal(horizon=10**9)  # noqa: E731
+    with pytest.raises(UserError, match="no time limit"):
+        train(config(steps=120), tmp_path / "r", env=endless)
+    run = train(config(steps=120, horizon=7), tmp_path / "r", env=endless)
+    assert run.evaluate(2)["steps_to_goal"] is not None
+    assert run.spec.horizon == 7

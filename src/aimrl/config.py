@@ -23,6 +23,7 @@ class Config:
     seed: int = 0
     backend: Backend = "auto"  # simulator: EnvPool where it has the task, else Gymnasium
     num_envs: int = 8  # environments stepped at once
+    horizon: int = 0  # steps of an episode, for environments without a time limit (0: their own)
 
     round_steps: int = 200  # environment steps between rounds of updates (train_freq)
     round_updates: int = 200  # agent updates a round (gradient_steps)
@@ -34,7 +35,9 @@ class Config:
 
     potential_updates: int = 20  # reward updates a round (disc_steps)
     potential_batch: int = 256
-    potential_window: int = 2_000  # the reward learns from this many newest transitions (the paper's small buffer)
+    potential_window: int = (
+        2_000  # newest transitions the reward learns from (the paper's small buffer); with moved_fraction, of each kind
+    )
 
     curiosity: float = 0.0  # weight of a novelty bonus (RND) on achieved goals: gets an object moved before anything else can be learned
 
@@ -232,7 +235,7 @@ def check(c: Config) -> Config:
     for name in _SHARES:
         if not 0 <= getattr(c, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(c, name)}")
-    for name in ("seed", "learning_starts", "moving_starts", "potential_updates", "her_redraws", "spread_goals", "curiosity"):
+    for name in ("seed", "horizon", "learning_starts", "moving_starts", "potential_updates", "her_redraws", "spread_goals", "curiosity"):
         if getattr(c, name) < 0:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
     if c.round_steps % c.num_envs:

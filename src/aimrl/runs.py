@@ -162,6 +162,11 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
             had = old.get(key, missing[key])
             if key not in ("steps", "tensorboard", "wandb") and had != value:
                 raise UserError(f"{folder} is another run: its {key} is {had!r:.80}, not {value!r:.80}")
+        had, now = _versions_of(old).get("backend"), found.get("backend")
+        if None not in (had, now) and had != now:
+            raise UserError(
+                f"{folder} was trained in the simulators of {had!r:.80}, which can't be had here: it would go on in those of {now}"
+            )
         return
     if path.is_file():
         raise UserError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out")
@@ -173,7 +178,7 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
 
 
 _NOT_METHOD = ("env", "seed", "steps", "format", "versions", "backend", "tensorboard", "wandb", "env_timeout", "eval_every")
-_NOT_METHOD += ("eval_episodes", "checkpoint_every", "command", "agent_options", "reward_options")
+_NOT_METHOD += ("eval_episodes", "checkpoint_every", "command", "resumed", "agent_options", "reward_options")
 
 
 def method_settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -185,11 +190,20 @@ def method_settings(config: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def lengthen(folder: Path, steps: int) -> None:
-    """Write down that a run goes on beyond the steps it was begun with."""
-    values = read_json(folder / "config.json")
-    if steps > values["steps"]:
-        write_json(folder / "config.json", values | {"steps": steps})
+def go_on(folder: Path, steps: int, step: int) -> None:
+    """Write down that a run goes on from `step`, to how many steps, and which versions are not those it was begun with."""
+    old = read_json(folder / "config.json")
+    had, now = _versions_of(old), versions()
+    changed = {name: now[name] for name in now if name in had and had[name] != now[name]}
+    before = old["resumed"] if isinstance(old.get("resumed"), dict) else {}
+    new = old | {"steps": max(steps, old["steps"])} | ({"resumed": before | {str(step): changed}} if changed else {})
+    if new != old:
+        write_json(folder / "config.json", new)
+
+
+def _versions_of(config: dict[str, Any]) -> dict[str, Any]:
+    found = config.get("versions")
+    return found if isinstance(found, dict) else {}
 
 
 def check_writable(folder: Path) -> None:
@@ -258,13 +272,19 @@ def natural(meta: dict[str, Any], key: str) -> int:
     return value
 
 
+CGROUP = Path("/sys/fs/cgroup")  # of a container, which sees its own limit here
+
+
 def free_memory() -> int | None:
-    """Bytes of memory that can be had without swapping, where the system says."""
+    """Bytes of memory that can be had without swapping, where the system or a container's limit says."""
+    free = []
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        free.append(max(limit - used, 0))
+    return min(free, default=None)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------------------------

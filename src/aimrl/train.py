@@ -22,9 +22,9 @@ from aimrl import agents, nn, replay, rewards, runs
 from aimrl.agents.base import Agent, Batch
 from aimrl.config import Config
 from aimrl.envs import guard, vector
-from aimrl.envs.goals import GoalTask
+from aimrl.envs.goals import GoalFunction, GoalTask, Never
 from aimrl.envs.guard import GoalObs
-from aimrl.envs.vector import VectorGoalEnv
+from aimrl.envs.vector import EnvFault, VectorGoalEnv
 from aimrl.evaluate import evaluate
 from aimrl.replay.ring import AnyArray
 from aimrl.rewards.base import Reward, total_reward
@@ -38,6 +38,11 @@ def env_seed(seed: int, stream: str, segment: int = 0) -> int:
     """The seed of a vector environment, from disjoint ranges for training and evaluation."""
     draw = int(np.random.SeedSequence([seed, segment]).generate_state(1)[0]) % _EVAL_SEEDS
     return draw + (_EVAL_SEEDS if stream == "eval" else 0)
+
+
+def make_env(c: Config, env: Any, n: int, seed: int) -> VectorGoalEnv:
+    """The configured environments, or those of the object given instead of a name."""
+    return vector.make(env if env is not None else c.env, n, seed, c.backend, timeout_s=c.env_timeout, horizon=c.horizon or None)
 
 
 class Inputs(eqx.Module):
@@ -139,16 +144,27 @@ def make_judge(task: GoalTask) -> Callable:
     """(achieved, goal) → (task reward, success), inside a compiled program even if the environment can only answer in Python."""
     if task.jittable:
         return lambda achieved, goal: (task.reward(achieved, goal).astype(jnp.float32), task.success(achieved, goal))
+    return _on_host((task.reward, jnp.float32), (task.success, jnp.bool_))
 
-    def host(achieved: Any, goal: Any) -> tuple[np.ndarray, np.ndarray]:
+
+def make_ends(task: GoalTask) -> Callable | None:
+    """(achieved, goal) → would the environment itself end the episode here; None if it never does."""
+    if isinstance(task.terminated, Never):
+        return None
+    host = _on_host((task.terminated, jnp.bool_))
+    return task.terminated if task.jittable else lambda achieved, goal: host(achieved, goal)[0]
+
+
+def _on_host(*functions: tuple[GoalFunction, Any]) -> Callable:
+    """Functions of (achieved, goal) that only Python can answer, each with the type of its answers, inside a compiled program."""
+
+    def host(achieved: Any, goal: Any) -> tuple[np.ndarray, ...]:
         achieved, goal = np.asarray(achieved), np.asarray(goal)
-        shape = achieved.shape[:-1]
         rows = achieved.reshape(-1, achieved.shape[-1]), goal.reshape(-1, goal.shape[-1])
-        return np.asarray(task.reward(*rows), np.float32).reshape(shape), np.asarray(task.success(*rows), bool).reshape(shape)
+        return tuple(np.asarray(f(*rows), dtype).reshape(achieved.shape[:-1]) for f, dtype in functions)
 
     def call(achieved: Array, goal: Array) -> Any:
-        shape = achieved.shape[:-1]
-        out = (jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.bool_))
+        out = tuple(jax.ShapeDtypeStruct(achieved.shape[:-1], dtype) for _, dtype in functions)
         return jax.pure_callback(host, out, achieved, jnp.broadcast_to(goal, achieved.shape), vmap_method="broadcast_all")
 
     return call
@@ -179,14 +195,17 @@ class Collector:
         self.obs_log[index, t], self.achieved_log[index, t] = result.obs.observation, result.obs.achieved_goal
         success = np.asarray(env.task.success(result.obs.achieved_goal, result.obs.desired_goal))
         done = result.terminated | result.truncated | (success & self.end_on_success) | (t >= env.spec.horizon)
+        unexplained = result.terminated
+        if unexplained.any():
+            unexplained = unexplained & ~np.asarray(env.task.terminated(result.obs.achieved_goal, result.obs.desired_goal), bool)
         for i in np.flatnonzero(done):
-            self._finish(int(i), result.obs.desired_goal[i], bool(result.terminated[i] and not success[i]))
+            self._finish(int(i), result.obs.desired_goal[i], bool(unexplained[i] and not success[i]), bool(unexplained[i] and success[i]))
         self.obs = self._begin(env.reset(done), done) if done.any() else result.obs
 
     def close(self) -> None:
         """Put the running episodes aside as if cut by time, and close the environments."""
         for i in np.flatnonzero(self.t > 0):
-            self._finish(int(i), self.obs.desired_goal[i], False)
+            self._finish(int(i), self.obs.desired_goal[i], False, False)
         self.env.close()
 
     def take(self) -> Iterator[replay.Episodes]:
@@ -204,9 +223,9 @@ class Collector:
         self.obs_log[mask, 0], self.achieved_log[mask, 0] = obs.observation[mask], obs.achieved_goal[mask]
         return obs
 
-    def _finish(self, i: int, desired: np.ndarray, failed: bool) -> None:
+    def _finish(self, i: int, desired: np.ndarray, failed: bool, ended: bool) -> None:
         row = (self.obs_log[i], self.achieved_log[i], desired, self.action_log[i])
-        self.finished.append((*(np.array(a, np.float32) for a in row), np.array(failed), np.array(self.t[i], np.int32)))
+        self.finished.append((*(np.array(a, np.float32) for a in row), np.array(failed), np.array(self.t[i], np.int32), np.array(ended)))
 
 
 # --- the loop ----------------------------------------------------------------------------------------------------------------------------
@@ -238,8 +257,10 @@ class Run:
 
     def make_eval_env(self, episodes: int) -> VectorGoalEnv:
         c = self.config
-        n = min(episodes, 20) if vector.resolve_backend(self._env or c.env, c.backend) == "envpool" else min(episodes, c.num_envs)
-        return vector.make(self._env or c.env, n, env_seed(c.seed, "eval"), c.backend, timeout_s=c.env_timeout)
+        source = self._env if self._env is not None else c.env
+        fast = vector.resolve_backend(source, c.backend, c.horizon or None) == "envpool"
+        n = min(episodes, 20 if fast else c.num_envs)
+        return make_env(c, self._env, n, env_seed(c.seed, "eval"))
 
 
 Listener = Callable[[str, dict[str, Any]], None]
@@ -256,14 +277,19 @@ def train(
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round."""
-    with vector.make(env if env is not None else config.env, config.num_envs, 0, config.backend, timeout_s=config.env_timeout) as probe:
+    with make_env(config, env, config.num_envs, 0) as probe:
         trainer = Trainer(config, folder, probe.spec, probe.task, env, reward, listen)
         runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
         size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
         listen("start", {"backend": probe.backend, "buffer_bytes": size})
     try:
         trainer.begin(resume)
-        return trainer.run(stop)
+        try:
+            return trainer.run(stop)
+        except EnvFault as e:
+            if trainer.step > trainer.saved:
+                trainer.save()
+            raise UserError(f"{e}; the run is kept as it was at step {trainer.step}") from e
     except OSError as e:
         raise UserError(f"cannot write to {folder}: {e.strerror or e}; the last checkpoint is at step {trainer.saved}") from e
     finally:
@@ -310,10 +336,13 @@ class Trainer:
             if done or _passed(before, self.step, c.eval_every):
                 self.evaluate()
             self.listen("round", {"step": self.step, "learned": learned})
+            stopped = not done and stop()
+            if metrics and (done or stopped or _passed(before, self.step, c.checkpoint_every)):
+                self.check(metrics)
             if done or _passed(before, self.step, c.checkpoint_every):
                 self.rebuild()
                 self.save()
-            if not done and stop():
+            if stopped:
                 if self.saved < self.step:
                     self.save()
                 self.listen("stopped", {"step": self.step, "folder": str(self.folder)})
@@ -323,16 +352,21 @@ class Trainer:
     def gather(self, steps: int) -> None:
         """Act in the environments; finished episodes go to the buffer, where hindsight goals are drawn on sampling."""
         n = self.config.num_envs
-        ready = self.ready()
-        for _ in range(steps // n):
-            random = np.float32(self.random_share() if ready else 1.0)
-            key = jax.random.fold_in(self.root, 2 * self.step)
-            action = np.asarray(self.explore(self.brain, self.collector.obs.observation, self.aims(), key, random))
-            if not np.isfinite(action).all():
-                self.give_up("the policy's action is not a number")
-            self.actions.append(action)
-            self.collector.step(action)
-            self.step += n
+        ready, before = self.ready(), (self.step, len(self.actions), self.goals)
+        try:
+            for _ in range(steps // n):
+                random = np.float32(self.random_share() if ready else 1.0)
+                key = jax.random.fold_in(self.root, 2 * self.step)
+                action = np.asarray(self.explore(self.brain, self.collector.obs.observation, self.aims(), key, random))
+                if not np.isfinite(action).all():
+                    self.give_up("the policy's action is not a number")
+                self.actions.append(action)
+                self.collector.step(action)
+                self.step += n
+        except EnvFault:  # back to the end of the last round, which can be saved
+            self.step, kept, self.goals = before
+            del self.actions[kept:]
+            raise
         self.flush()
 
     def aims(self) -> np.ndarray:
@@ -371,12 +405,11 @@ class Trainer:
     def rebuild(self) -> None:
         """Cut the running episodes and build the environments anew from a seed of this step: what resuming can repeat."""
         c = self.config
-        if self._collector is not None:
+        fresh = Collector(make_env(c, self.env, c.num_envs, env_seed(c.seed, "train", self.step)), c.end_on_success)
+        if self._collector is not None:  # cut only now that nothing can go wrong any more
             self._collector.close()
             self.flush()
-        source = self.env if self.env is not None else c.env
-        vec = vector.make(source, c.num_envs, env_seed(c.seed, "train", self.step), c.backend, timeout_s=c.env_timeout)
-        self._collector, self.actions = Collector(vec, c.end_on_success), []
+        self._collector, self.actions = fresh, []
 
     def close(self) -> None:
         if self._collector is not None:
@@ -385,17 +418,27 @@ class Trainer:
     # --- what is written -----------------------------------------------------------------------------------------------------------------
 
     def log(self, metrics: Metrics) -> None:
-        row = {k: float(v) for k, v in metrics.items()}
-        for name, value in row.items():
-            if not math.isfinite(value) or (name == "agent/q" and abs(value) > 1e6):
-                self.give_up(f"{name} is {value:.3g}")
+        row = self.check(metrics)
         row |= {"step": self.step, "random": self.random_share(), "moved": self.moved_share(), "wall_s": round(self.seconds(), 3)}
         runs.append_line(self.folder / "metrics.jsonl", row)
         self.listen("metrics", row)
 
+    def check(self, metrics: Metrics) -> dict[str, float]:
+        """The metrics as numbers; whoever blew up is not saved."""
+        row = {k: float(v) for k, v in metrics.items()}
+        if not math.isfinite(row["reward/mean"]):
+            raise UserError(f"the reward {self.config.reward} pays {row['reward/mean']} at step {self.step}; {self._kept()}")
+        for name, value in row.items():
+            if not math.isfinite(value) or (name == "agent/q" and abs(value) > 1e6):
+                self.give_up(f"{name} is {value:.3g}")
+        return row
+
+    def _kept(self) -> str:
+        return f"the last good checkpoint is at step {self.saved}" if self.saved else "there is no checkpoint yet"
+
     def give_up(self, what: str) -> None:
         raise UserError(
-            f"learning blew up at step {self.step}: {what}. The last good checkpoint is at step {self.saved}; "
+            f"learning blew up at step {self.step}: {what}; {self._kept()}; "
             "try a smaller learning rate, bounds for the targets (q_low, q_high) or layer_norm"
         )
 
@@ -460,7 +503,7 @@ class Trainer:
         self.brain = jax.tree.map(jnp.asarray, load("brain", self.brain))
         self.ring = replay.untrimmed(load("ring", replay.trimmed(self.ring, runs.natural(meta, "rows"))), self.ring)
         self.step = self.saved = steps[-1]
-        runs.lengthen(self.folder, self.config.steps)
+        runs.go_on(self.folder, self.config.steps, self.step)
         self.wall, self.clock = float(wall), time.monotonic()
         self.listen("resumed", {"step": self.step})
 
@@ -473,13 +516,11 @@ def _passed(before: int, now: int, every: int) -> bool:
     return before // every != now // every
 
 
-def target_bounds(reward: Reward, task: GoalTask, spec: GoalSpec, gamma: float) -> dict[str, float]:
+def target_bounds(reward: Reward, task: GoalTask, gamma: float) -> dict[str, float]:
     """Bounds of a return whose rewards stay within what the learned and the task's reward allow; success may go on paying."""
     low, high = sorted(reward.scale * b if reward.scale else 0.0 for b in reward.bounds())
     if reward.task_weight:
-        here, far = np.zeros((1, spec.goal_dim), np.float32), np.full((1, spec.goal_dim), 1e3, np.float32)
-        pays = [float(np.asarray(task.reward(a, here))[0]) for a in (here, far)] if task.sparse else [-math.inf, math.inf]
-        least, most = sorted(reward.task_weight * pay for pay in pays)
+        least, most = sorted(reward.task_weight * pay for pay in (task.pays if task.sparse else (-math.inf, math.inf)))
         low, high = low + least, high + most
     return {"q_low": min(low, 0.0) / (1 - gamma), "q_high": max(high, 0.0) / (1 - gamma)}
 
@@ -488,13 +529,12 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
     agent = agents.make(c.agent, **c.agent_options)
     if c.bound_targets and not c.curiosity and c.agent == "td3":  # soft values also hold entropy
-        bounds = {name: c.reward_scale * q for name, q in target_bounds(reward, task, spec, agent.gamma).items()}
+        bounds = {name: c.reward_scale * q for name, q in target_bounds(reward, task, agent.gamma).items()}
         agent = agents.make(c.agent, **(bounds | c.agent_options))
     if (c.agent == "soft_q") != spec.discrete:
         kind, fitting = ("discrete", "soft_q") if spec.discrete else ("continuous", "td3 or sac")
         raise UserError(f"{spec.env_id or c.env} has {kind} actions: use --agent {fitting} instead of {c.agent}")
-    terminal = c.success_terminates or task.terminates_on_success
-    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.spread_goals, terminal)
+    how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.spread_goals, c.success_terminates, make_ends(task))
     sizes = Sizes(c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
     return Round(agent, reward, bonus, how, make_judge(task), sizes, c.reward_scale)
@@ -529,10 +569,11 @@ def check_memory(c: Config, spec: GoalSpec, round_: Round) -> None:
         "networks of that size": (sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(brain)), f"{c.agent}.hidden"),
         "a round's batches": (row * (c.round_updates * c.batch_size + c.potential_updates * c.potential_batch), "batch-size"),
     }
-    free = runs.free_memory()
-    for what, (need, option) in needs.items():
-        if free is not None and need > 0.9 * free:
-            raise UserError(f"{what} needs {need / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free: lower --{option}")
+    free, total = runs.free_memory(), sum(need for need, _ in needs.values())
+    if free is not None and total > 0.9 * free:
+        what, (need, option) = max(needs.items(), key=lambda item: item[1][0])
+        parts = f"{what} needs {need / 2**30:.1f} GiB" + (f" of {total / 2**30:.1f} in all" if need <= 0.9 * free else "")
+        raise UserError(f"{parts}, {free / 2**30:.1f} GiB are free: lower --{option}")
 
 
 def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Reward | None = None) -> Run:
@@ -543,7 +584,7 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
         raise UserError(
             f"{folder} was trained with a reward of its own, '{config.reward}': load it in Python by aimrl.load(folder, reward=…)"
         )
-    with vector.make(env if env is not None else config.env, 1, 0, config.backend, timeout_s=config.env_timeout) as probe:
+    with make_env(config, env, 1, 0) as probe:
         round_ = make_round(config, probe.spec, probe.task, reward)
         check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
         brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])

@@ -32,7 +32,8 @@ def play(run: Any, episodes: int, seed: int, env: Any = None) -> tuple[list[np.n
     os.environ.setdefault("MUJOCO_GL", "egl")  # before MuJoCo is asked for a picture; needs no screen
     from aimrl.envs import vector
 
-    single = vector.make_single(env if env is not None else run.config.env, render_mode="rgb_array")
+    source = env if env is not None else run.config.env
+    single = vector.make_single(source, render_mode="rgb_array", horizon=run.config.horizon or None)
     fps = int(single.metadata.get("render_fps") or 25)
     try:
         frames = []

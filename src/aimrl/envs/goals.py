@@ -29,6 +29,7 @@ class GoalTask:
     jittable: bool  # True: pure array code, safe under jax.jit; False: calls a Python environment, NumPy only
     sparse: bool  # True: the reward takes one value on success and another elsewhere
     name: str = ""
+    pays: tuple[float, float] = (-1.0, 0.0)  # least and most, where the reward is sparse
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def maze_task(reward_type: str, continuing: bool, name: str = "") -> GoalTask:
     """PointMaze and AntMaze: reward 0/1 or exp(−distance); an episodic maze ends at the goal."""
     success, sparse = Near(MAZE_RADIUS, inclusive=True), reward_type == "sparse"
     reward = Sparse(success, 0.0, 1.0) if sparse else ExpMinusDistance()
-    return GoalTask(reward, success, Never() if continuing else success, not continuing, True, sparse, name)
+    return GoalTask(reward, success, Never() if continuing else success, not continuing, True, sparse, name, (0.0, 1.0))
 
 
 def manipulate_task(settings: Mapping[str, Any], name: str = "") -> GoalTask:
@@ -252,8 +253,9 @@ def method_task(env: Any, name: str = "") -> GoalTask:
     success = batched(own, bool) if own else _RewardOnGoal(reward)
     hits = success(achieved, desired)
     ends = terminated(achieved, desired)
-    sparse = len(np.unique(np.round(reward(achieved, desired), 6))) <= 2
-    return GoalTask(reward, success, terminated, bool(hits.any() and ends[hits].all()), False, sparse, name)
+    paid = np.unique(np.round(reward(achieved, desired), 6))
+    pays = float(paid[0]), float(paid[-1])
+    return GoalTask(reward, success, terminated, bool(hits.any() and ends[hits].all()), False, len(paid) <= 2, name, pays)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -26,6 +27,7 @@ class Hindsight:
     moved_fraction: float = 0.0  # share of a batch taken from before the achieved goal moves
     spread: int = 0  # draw that share this many times over, and of these so that its goals spread evenly over all reached (0: off)
     success_terminates: bool = True  # reaching the goal ends the episode, in hindsight too
+    ends: Callable[..., Array] | None = None  # (achieved, goal) → would the environment itself end the episode here? None: never
 
 
 def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Judge, window: int | None = None) -> Transition:
@@ -56,7 +58,9 @@ def sample(ring: Ring, key: PRNGKeyArray, batch: int, how: Hindsight, judge: Jud
 
     task_reward, success = judge(ring.achieved[next_row], goal)
     # Failures (a fall, a broken limit) end an episode under every goal; reaching the goal only under the goal in force.
-    terminated = ring.failed[next_row] | (success & how.success_terminates)
+    terminated = ring.failed[next_row] | (success & (how.success_terminates | ring.ends_at_goal))
+    if how.ends is not None:
+        terminated |= how.ends(ring.achieved[next_row], goal)
     return Transition(
         obs=ring.obs[row],
         action=ring.action[row],

@@ -35,6 +35,7 @@ class Ring(eqx.Module):
     head: Int[Array, ""]  # the row written next, and once full the oldest
     span: Int[Array, "2"]  # table entries [span[0], span[1]) are alive, modulo its length
     moved_span: Int[Array, "2"]
+    ends_at_goal: Bool[Array, ""]  # an episode ended at its goal although nothing had said that the environment does so
     cells: Cells  # where achieved goals have been, in episodes that moved them
     prefix_mean: Float[Array, "rows goal"] | None
     prefix_var: Float[Array, "rows goal"] | None
@@ -49,6 +50,7 @@ class Episodes(NamedTuple):
     action: Float[AnyArray, "n t act"]
     failed: Bool[AnyArray, " n"]
     length: Int[AnyArray, " n"]
+    ended: Bool[AnyArray, " n"] | bool = False  # at the goal, by the environment, for no reason it had told
 
 
 def bytes_needed(spec: GoalSpec, capacity: int, prefix: bool = False) -> int:
@@ -80,6 +82,7 @@ def make_ring(spec: GoalSpec, capacity: int, prefix: bool = False) -> Ring:
         head=jnp.zeros((), jnp.int32),
         span=jnp.zeros((2,), jnp.int32),
         moved_span=jnp.zeros((2,), jnp.int32),
+        ends_at_goal=jnp.zeros((), bool),
         cells=make_cells(spec.goal_dim),
         prefix_mean=goals() if prefix else None,
         prefix_var=goals() if prefix else None,
@@ -91,7 +94,7 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
 
     A row counts as moving if its state doesn't meet the goal achieved at its episode's end: by the task's own measure, in no unit of ours.
     """
-    obs, achieved, desired, action, failed, steps = (jnp.asarray(x) for x in episodes)
+    obs, achieved, desired, action, failed, steps, ended = (jnp.asarray(x) for x in episodes)
     rows = ring.table.shape[0]
     n, t_plus_1 = achieved.shape[:2]
     if n * t_plus_1 > rows:  # one would overwrite another
@@ -139,6 +142,7 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
         head=(ring.head + size.sum()) % rows,
         span=span,
         moved_span=moved_span,
+        ends_at_goal=ring.ends_at_goal | ended.any(),
         cells=cells,
         prefix_mean=prefix_mean,
         prefix_var=prefix_var,
@@ -181,6 +185,6 @@ def untrimmed(part: Ring, whole: Ring) -> Ring:
 
 
 def _map_rows(ring: Ring, f: Callable[[Array], Array]) -> Ring:
-    scalars = ("head", "span", "moved_span", "cells")
+    scalars = ("head", "span", "moved_span", "ends_at_goal", "cells")
     rows = {field.name: getattr(ring, field.name) for field in dataclasses.fields(ring) if field.name not in scalars}
     return dataclasses.replace(ring, **{k: f(v) for k, v in rows.items() if v is not None})
