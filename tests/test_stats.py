@@ -492,3 +492,21 @@ def test_steps_to_ninety_per_cent_by_run_and_in_the_median():
 def test_importing_the_statistics_does_not_import_jax():
     code = "import sys, aimrl.stats; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_difference_that_one_seed_carries_is_not_carried_by_the_runs():
+    wins = np.array([[33, 29], [61, 33], [41, 42]])
+    counts = stats.Counts(("aim", "sparse"), ("11", "12", "13"), wins, np.full_like(wins, 100), None)
+    result = stats.analyse(stats.Table({"Pick": counts}))
+    (c,) = result["Pick"]["contrasts"]
+    assert c["significant"]
+    assert (c["runs"], c["difference"]) == (3, pytest.approx(0.31 / 3))
+    assert c["p_runs"] == pytest.approx(scipy_stats.ttest_rel([0.33, 0.61, 0.41], [0.29, 0.33, 0.42]).pvalue)
+    assert "Pick: not significant with one number a run (paired t): aim - sparse (3 seeds, p = 0.37)" in stats.format_table(result)
+
+
+def test_runs_that_all_differ_alike_have_no_spread_to_test():
+    wins = np.array([[50, 40], [60, 50]])
+    counts = stats.Counts(("a", "b"), ("1", "2"), wins, np.full_like(wins, 100), None)
+    (c,) = stats.analyse(stats.Table({"e": counts}))["e"]["contrasts"]
+    assert (c["difference"], c["p_runs"]) == (pytest.approx(0.1), None)

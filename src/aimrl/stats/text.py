@@ -63,6 +63,10 @@ def _notes(result: Result) -> list[str]:
     if any(c["test"] != "wald" for entry in result.values() for c in entry["contrasts"]):
         notes.append("LR: no finite standard error, decided by a likelihood-ratio test.")
     for env, entry in result.items():
+        luck = [c for c in entry["contrasts"] if c["significant"] and (c.get("p_runs") or 0.0) >= 0.05]
+        if luck:
+            named = ", ".join(f"{c['a']} - {c['b']} ({c['runs']} seeds, p = {c['p_runs']:.2f})" for c in luck)
+            notes.append(f"{env}: not significant with one number a run (paired t): {named}; more seeds would tell.")
         if entry["separated"]:
             notes.append(f"{env}: complete separation, all or none of the episodes succeed: {', '.join(entry['separated'])}.")
         if entry["problem"]:
