@@ -1,0 +1,41 @@
+"""The benchmark's arithmetic and what it answers without its peers; its measurements are no tests."""
+
+import pytest
+
+from aimrl import bench
+from aimrl.types import UserError
+
+PROMISED = (
+    *("sgemm_gflops", "update_ms", "update_floor_ratio", "steps_per_s", "sb3_ratio", "sbx_ratio", "env_ratio"),
+    *("sample_us_1e4", "sample_us_1e6", "grid_ms_per_seed_iteration"),
+)
+MEASURED = {
+    "learner": {"sgemm_gflops": 100.0, "update_ms": 10.0, "update_ms_sparse": 9.5, "aim_share": 0.05},
+    "loop": {"steps_per_s": 150.0, "first_update_s": 7.0},
+    "sb3": {"sb3_steps_per_s": 75.0},
+    "sbx": {"sbx_steps_per_s": 100.0},
+    "envs": {"envpool_steps_per_s": 2400.0, "gym_steps_per_s": 1000.0},
+    "sampling": {"sample_us_1e4": 15.0, "sample_us_1e6": 40.0},
+    "grid": {"grid_ms_per_seed_iteration": 3.2},
+}
+
+
+def test_the_ratios_are_those_of_what_was_measured(monkeypatch):
+    halved = lambda part, cores: {k: v / 2 if cores and k == "steps_per_s" else v for k, v in MEASURED[part].items()}  # noqa: E731
+    monkeypatch.setattr(bench, "_measure", lambda part, cores, quick: halved(part, cores))
+    found = bench.bench()
+    assert {*PROMISED, *(f"{key}_1core" for key in PROMISED[:7])} <= set(found)
+    assert found["update_floor_ratio"] == pytest.approx(10.0 / (830 / 100), abs=1e-4)  # 830 MFLOP at 100 GFLOP/s are 8.3 ms
+    assert (found["sb3_ratio"], found["sbx_ratio"], found["env_ratio"]) == (2.0, 1.5, 2.4)
+    assert (found["sb3_ratio_1core"], found["sbx_ratio_1core"]) == (1.0, 0.75)
+
+
+def test_a_missing_peer_is_said_in_one_line(monkeypatch):
+    monkeypatch.setattr(bench, "_installed", lambda package: package != "sbx")
+    with pytest.raises(UserError, match=r"compares with sbx, which is missing: .* '\.\[sb3,envpool\]'$"):
+        bench.bench()
+
+
+def test_a_part_that_fails_is_named_with_its_last_words():
+    with pytest.raises(UserError, match=r"^the benchmark's part 'nonsense' failed: KeyError: 'nonsense'$"):
+        bench._measure("nonsense", None, quick=True)
