@@ -30,10 +30,10 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
     from aimrl import runs
 
     out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores()}
-    for suffix, cores in (("", None), ("_1core", 1)):
+    for suffix, pinned in (("", None), ("_1core", 1)):
         for part in ("learner", "loop", "sb3", "sbx", "envs"):
-            listen(f"{part}{' on one core' if cores else ''} …")
-            out |= {k + suffix: v for k, v in _measure(part, cores, quick).items()}
+            listen(f"{part}{' on one core' if pinned else ''} …")
+            out |= {k + suffix: v for k, v in _measure(part, pinned, quick).items()}
         out[f"update_floor_ratio{suffix}"] = out[f"update_ms{suffix}"] / (UPDATE_MFLOP / out[f"sgemm_gflops{suffix}"])
         for peer in ("sb3", "sbx"):
             out[f"{peer}_ratio{suffix}"] = out[f"steps_per_s{suffix}"] / out[f"{peer}_steps_per_s{suffix}"]
@@ -56,10 +56,10 @@ def _peer_versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("stable-baselines3", "sbx-rl", "torch", "envpool")}
 
 
-def _measure(part: str, cores: int | None, quick: bool) -> dict[str, Any]:
+def _measure(part: str, pinned: int | None, quick: bool) -> dict[str, Any]:
     env = os.environ | {"AIMRL_BENCH_BEGAN": str(time.time())}
-    if cores:  # before any library starts its threads
-        env |= {"OMP_NUM_THREADS": str(cores), "OPENBLAS_NUM_THREADS": str(cores), "AIMRL_BENCH_CORES": str(cores)}
+    if pinned:  # before any library starts its threads
+        env |= {"OMP_NUM_THREADS": str(pinned), "OPENBLAS_NUM_THREADS": str(pinned), "AIMRL_BENCH_CORES": str(pinned)}
     command = [sys.executable, "-m", "aimrl.bench", part, "quick" if quick else "full"]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1_800)
@@ -190,11 +190,11 @@ def _peer(name: str) -> Callable[[bool], dict[str, Any]]:
             from stable_baselines3 import TD3
         else:
             from sbx import TD3  # pyright: ignore[reportAssignmentType]
-        cores = int(os.environ.get("AIMRL_BENCH_CORES", "0"))
-        if cores:
+        pinned = int(os.environ.get("AIMRL_BENCH_CORES", "0"))
+        if pinned:
             import torch
 
-            torch.set_num_threads(cores)
+            torch.set_num_threads(pinned)
         gym.register_envs(gymnasium_robotics)
         clock: dict[int, float] = {}
 
