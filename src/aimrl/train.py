@@ -526,7 +526,7 @@ def target_bounds(reward: Reward, task: GoalTask, gamma: float) -> dict[str, flo
 
 
 def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None = None) -> Round:
-    reward = reward if reward is not None else rewards.make(c.reward, **c.reward_options)
+    reward = rewards.make(reward) if reward is not None else rewards.make(c.reward, **c.reward_options)
     agent = agents.make(c.agent, **c.agent_options)
     if c.bound_targets and not c.curiosity and c.agent == "td3":  # soft values also hold entropy
         bounds = {name: c.reward_scale * q for name, q in target_bounds(reward, task, agent.gamma).items()}

@@ -14,6 +14,7 @@ from aimrl import nn, rewards
 from aimrl.rewards.base import Reward, total_reward
 from aimrl.rewards.common import Activation
 from aimrl.rewards.dense import Dense
+from aimrl.rewards.smirl import SMiRL
 from aimrl.types import UserError
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # these programs run twice: compiling is the cost
@@ -61,13 +62,45 @@ def test_a_scan_can_carry_the_state_and_one_transition_is_a_batch_without_dimens
     assert eqx.filter_eval_shape(reward.reward, state, random_batch(2, ())).shape == ()
 
 
-@pytest.mark.parametrize("name", rewards.NAMES)
+OF_STATES = [name for name in rewards.NAMES if name != "sparse"]  # pay for what the agent achieved, whatever the task says
+
+
+@pytest.mark.parametrize("name", OF_STATES)
 def test_nan_in_gives_nan_out_in_that_row_only(name):
     reward = rewards.make(name, **({"warmup": 0} if name == "rnd" else {}))
     state = reward.init(jax.random.key(0), SPEC)
     batch = random_batch(3, (5,))
-    bad = batch._replace(next_achieved=batch.next_achieved.at[2].set(jnp.nan), task_reward=batch.task_reward.at[2].set(jnp.nan))
+    bad = batch._replace(next_achieved=batch.next_achieved.at[2].set(jnp.nan))
     assert jnp.isnan(total_reward(reward, state, bad)).tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("name", OF_STATES)
+def test_what_is_paid_depends_on_the_next_state_and_not_on_the_one_left(name):
+    reward, key = rewards.make(name, **({"warmup": 0} if name == "rnd" else {})), jax.random.key(0)
+    state, _ = jax.jit(reward.update, compiler_options=QUICK)(reward.init(key, SPEC), random_batch(1, (20, 16)), key)
+    batch, other = random_batch(2, (8,)), random_batch(3, (8,))
+    paid = reward.reward(state, batch)
+    assert (reward.reward(state, batch._replace(next_achieved=other.next_achieved)) != paid).all()
+    np.testing.assert_array_equal(reward.reward(state, batch._replace(achieved=other.achieved)), paid)
+
+
+LEARNS_FROM = {  # of s and s′
+    "aim": ["achieved", "next_achieved"],
+    "mc": ["achieved"],
+    "dense": ["next_achieved"],
+    "rnd": ["next_achieved"],
+    "gail": ["next_achieved"],
+    "wgan": ["next_achieved"],
+}
+
+
+@pytest.mark.parametrize("name", LEARNS_FROM)
+def test_updates_learn_from_the_states_that_the_loss_names(name):
+    reward, key = rewards.make(name), jax.random.key(0)
+    update = jax.jit(lambda batches: reward.update(reward.init(key, SPEC), batches, key)[0], compiler_options=QUICK)
+    batches, other = random_batch(1, (2, 8)), random_batch(2, (2, 8))
+    changed = {f: update(batches._replace(**{f: getattr(other, f)})) for f in ("achieved", "next_achieved")}
+    assert [f for f, state in changed.items() if not eqx.tree_equal(state, update(batches))] == LEARNS_FROM[name]
 
 
 def test_task_weights_are_the_authors():
@@ -97,15 +130,82 @@ def test_options_are_checked_and_the_nearest_is_suggested():
         (lambda: rewards.make(3), "a reward is a name or a Reward object"),  # pyright: ignore[reportArgumentType]
         (lambda: rewards.make("aim", target="examples"), "go together"),
         (lambda: rewards.make("aim", target="examples", examples=[[float("nan")]]), "finite"),
+        (lambda: rewards.make("aim", target="examples", examples=[["a"]]), "aim: examples must be a finite array"),
+        (lambda: rewards.make("aim", target="examples", examples=[[1.0], [1.0, 2.0]]), "aim: examples must be a finite array"),
         (lambda: rewards.make("aim", target="visited", form="to-goal"), "to-goal"),
         (lambda: rewards.make("aim", target="examples", examples=[[1.0]]).init(jax.random.key(0), SPEC), "have 1 features, the goals 3"),
         (lambda: rewards.make("disco", covariance=[1.0, 2.0]).init(jax.random.key(0), SPEC), "doesn't fit goals of 3"),
-        (lambda: rewards.make("disco", covariance=-1.0).init(jax.random.key(0), SPEC), "positive definite"),
+        (lambda: rewards.make("disco", covariance=[1.0, -1.0, 1.0]).init(jax.random.key(0), SPEC), "positive definite"),
+        (lambda: rewards.make("disco", covariance="x"), "disco: the covariance must be a number"),
+        (lambda: rewards.make("disco", covariance=[[1.0], [1.0, 2.0]]), "disco: the covariance must be a number"),
+        (lambda: rewards.make("aim", step_bound=10**400), "takes a float, not 1000"),
     ]:
         with pytest.raises(UserError) as error:
             call()
         assert words in str(error.value)
         assert "\n" not in str(error.value)
+
+
+POSITIVE = {
+    "aim": ["learning_rate", "step_bound", "cell", "cells"],
+    "rnd": ["learning_rate", "embedding"],
+    "mc": ["learning_rate"],
+    "smirl": ["variance_floor"],
+    "gail": ["learning_rate"],
+    "fairl": ["learning_rate", "clip"],
+    "disco": ["covariance"],
+    "wgan": ["learning_rate"],
+}
+NOT_NEGATIVE = {
+    "aim": ["lipschitz_weight", "margin", "target_std", "knee", "worst", "gamma"],
+    "rnd": ["warmup"],
+    "gail": ["smoothing", "gradient_weight"],
+    "fairl": ["smoothing", "gradient_weight"],
+    "wgan": ["gradient_weight", "margin", "target_std"],
+}
+ANY_SIGN = ["task_weight", "scale"]
+
+
+@pytest.mark.parametrize("name", [name for name in rewards.NAMES if name not in ("aim+r", "fairl-")])  # other names of the same classes
+def test_numbers_that_mean_nothing_are_refused_and_those_at_the_edge_are_taken(name):
+    def refused(key, value, rule):
+        with pytest.raises(UserError, match=f"^option '{key}' of reward '{name}' must {rule}, not {value}"):
+            rewards.make(name, **{key: value})
+
+    positive, not_negative = POSITIVE.get(name, []), NOT_NEGATIVE.get(name, [])
+    assert {k for k, v in vars(rewards.make(name)).items() if type(v) in (int, float)} == {*positive, *not_negative, *ANY_SIGN}
+    for key in positive:
+        refused(key, 0, "be positive")
+        refused(key, -1, "be positive")
+    for key in not_negative:
+        refused(key, -1, "not be negative")
+        assert getattr(rewards.make(name, **{key: 0}), key) == 0
+    for key in ANY_SIGN:
+        refused(key, "-inf", "be finite")
+        assert [getattr(rewards.make(name, **{key: value}), key) for value in (0, -1)] == [0, -1]
+
+
+def test_ranges_with_an_upper_end_and_limits_that_may_be_infinite():
+    for name, options, words in [
+        ("gail", {"smoothing": 0.5}, "'smoothing' of reward 'gail' must be below 0.5, not 0.5"),
+        ("aim", {"gamma": 1.5}, "'gamma' of reward 'aim' must be at most 1, not 1.5"),
+        ("aim", {"learning_rate": "inf"}, "'learning_rate' of reward 'aim' must be finite, not inf"),
+        (Dense(), {"scale": "inf"}, "'scale' of reward 'Dense' must be finite"),
+        (SMiRL(variance_floor=0.0), {}, "'variance_floor' of reward 'SMiRL' must be positive"),
+    ]:
+        with pytest.raises(UserError, match=words):
+            rewards.make(name, **options)
+    assert rewards.make("aim", gamma=1, worst="inf").bounds()[0] == -np.inf
+    assert rewards.make("fairl", clip="inf").clip == np.inf
+
+
+@pytest.mark.parametrize("name", ["aim", "rnd", "mc", "gail", "fairl", "wgan", "disco"])
+def test_goals_of_another_environment_are_refused_in_one_line(name):
+    reward, other = rewards.make(name), random_batch(1, (2, 8), goal_dim=4)
+    state = reward.init(jax.random.key(0), SPEC)
+    for call in (lambda: reward.update(state, other, jax.random.key(1)), lambda: reward.reward(state, other)):
+        with pytest.raises(UserError, match="made for goals of 3 features, but the batch has 4"):
+            call()
 
 
 def test_the_choices_of_activation_are_those_of_the_networks():
@@ -146,9 +246,16 @@ class Mine(Reward):
 
 
 def test_another_package_offers_its_reward_by_entry_point(monkeypatch):
-    offered = [EntryPoint("mine", f"{__name__}:Mine", rewards.ENTRY_POINTS), EntryPoint("odd", "json:dumps", rewards.ENTRY_POINTS)]
+    values = {"mine": f"{__name__}:Mine", "odd": "json:dumps", "gone": "no_such_package.rewards:Mine", "bare": "json:NoSuchReward"}
+    offered = [EntryPoint(name, value, rewards.ENTRY_POINTS) for name, value in values.items()]
     monkeypatch.setattr(rewards, "entry_points", lambda group: offered)
-    assert rewards.make("mine", strength=2.0) == Mine(strength=2.0)
-    for name, options, words in [("mine", {}, "strength"), ("odd", {}, "not a subclass"), ("mime", {}, "did you mean mine")]:
+    assert rewards.make("mine", strength=-2.0) == Mine(strength=-2.0)  # its options may mean anything
+    for name, options, words in [
+        ("mine", {}, "strength"),
+        ("odd", {}, "not a subclass"),
+        ("mime", {}, "did you mean mine"),
+        ("gone", {}, "entry point 'gone' of group aimrl.rewards can't be loaded: No module named 'no_such_package'"),
+        ("bare", {}, "entry point 'bare' of group aimrl.rewards can't be loaded: .*NoSuchReward"),
+    ]:
         with pytest.raises(UserError, match=words):
             rewards.make(name, **options)

@@ -1,4 +1,4 @@
-"""The code of docs/rewards.md runs, and the page has a section for every name."""
+"""The code of docs/rewards.md runs, and the page has a whole section for every name."""
 
 import re
 from pathlib import Path
@@ -11,12 +11,25 @@ from reward_batches import SPEC, pairs_batch, random_batch
 from aimrl import rewards
 
 PAGE = Path(__file__).parents[2] / "docs" / "rewards.md"
+SECTIONS = dict(re.findall(r"^## (`.*?)\n(.*?)(?=^## )", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+PARTS = {"formula": r"\br = ", "needs": r"\*\*Needs\*\*\s\S", "failure": r"\*\*Fails when\*\*\s\S", "ablation": r"\*\*Ablate\*\*[^.]*`\w+"}
 
 
-def test_every_name_has_a_section():
-    headings = " ".join(line for line in PAGE.read_text().splitlines() if line.startswith("## "))
-    assert not [name for name in rewards.NAMES if f"`{name}`" not in headings and name != "aim+r"]
-    assert "`aim+r` adds the task reward" in PAGE.read_text()
+@pytest.mark.parametrize("name", rewards.NAMES)
+def test_every_name_has_a_section_with_formula_needs_failure_and_ablation(name):
+    (section,) = [text for heading, text in SECTIONS.items() if f"`{name.removesuffix('+r')}`" in heading]
+    assert [part for part, pattern in PARTS.items() if not re.search(pattern, section)] == []
+
+
+def test_the_switches_named_for_an_ablation_are_options_of_the_reward():
+    for heading, section in SECTIONS.items():
+        options = vars(rewards.make(heading.split("`")[1]))
+        named = re.findall(r"`(\w+)=", section[section.index("**Ablate**") :].split("\n\n")[0])
+        assert not [option for option in named if option not in options], heading
+
+
+def test_aim_with_the_task_reward_has_its_line():
+    assert "`aim+r` adds the task reward" in SECTIONS["`aim` — Adversarial Intrinsic Motivation"]
 
 
 @pytest.fixture

@@ -36,10 +36,10 @@ def test_dense_divides_by_the_largest_distance_ever_seen():
 
 
 def chain_round(length, features):
-    """Every ordered pair of one walk down a chain."""
+    """Every ordered pair of one walk down a chain, a step at a time."""
     pairs = np.array([(i, j) for i, j in itertools.product(range(length), repeat=2) if j > i])
-    a, b = features[pairs[:, 0]], features[pairs[:, 1]]
-    return pairs, pairs_batch(a, a, b, future=b, future_steps=pairs[:, 1] - pairs[:, 0])
+    a, after_a, b = features[pairs[:, 0]], features[pairs[:, 0] + 1], features[pairs[:, 1]]
+    return pairs, pairs_batch(a, after_a, b, future=b, future_steps=pairs[:, 1] - pairs[:, 0])
 
 
 def test_mc_on_a_chain_equals_the_true_step_count_and_one_direction_knows_nothing_of_the_way_back():
@@ -52,20 +52,21 @@ def test_mc_on_a_chain_equals_the_true_step_count_and_one_direction_knows_nothin
         state, _ = repeat_update(reward, reward.init(KEY, spec), batches, 2000)
         there = reward.steps(state, batches.achieved[0], batches.future[0])
         np.testing.assert_allclose(there, pairs[:, 1] - pairs[:, 0], atol=0.3)
-        np.testing.assert_allclose(reward.reward(state, batches)[0], -jnp.maximum(there, 0.0), rtol=1e-6)  # next_achieved = achieved here
+        left = pairs[:, 1] - pairs[:, 0] - 1  # from s′; a goal met at s′ is no pair of the regression
+        np.testing.assert_allclose(reward.reward(state, batches)[0][left > 0], -left[left > 0], atol=0.3)
         steps[both] = reward.steps(state, batches.future[0], batches.achieved[0])
     np.testing.assert_allclose(steps[True], pairs[:, 1] - pairs[:, 0], atol=0.3)
     assert np.abs(steps[False] - (pairs[:, 1] - pairs[:, 0])).max() > 2
 
 
 def test_mc_learns_the_mean_of_the_behaviour_not_the_shortest_way():
-    one_hot = np.eye(2)
-    a, b = one_hot[[0, 0]], one_hot[[1, 1]]
+    one_hot = np.eye(3)
+    a, after_a, b = one_hot[[0, 0]], one_hot[[1, 1]], one_hot[[2, 2]]
     reward = MC(hidden=(), learning_rate=1e-2)
-    batches = pairs_batch(a, a, b, future=b, future_steps=[2, 6])
-    state, _ = repeat_update(reward, reward.init(KEY, GoalSpec(2, 2, 1, horizon=10)), batches, 1500)
+    batches = pairs_batch(a, after_a, b, future=b, future_steps=[2, 6])
+    state, _ = repeat_update(reward, reward.init(KEY, GoalSpec(3, 3, 1, horizon=10)), batches, 1500)
     np.testing.assert_allclose(reward.steps(state, batches.achieved, batches.future), 4.0, atol=1e-2)
-    np.testing.assert_allclose(reward.reward(state, batches), -0.4, atol=1e-3)  # in units of the horizon
+    np.testing.assert_allclose(reward.reward(state, pairs_batch(b, a, b)), -0.4, atol=1e-3)  # at s′ = a, in units of the horizon
 
 
 @pytest.mark.parametrize("floor", [1e-2, 0.5])
@@ -104,10 +105,10 @@ def test_rnd_error_falls_with_visits_and_stays_where_nobody_went():
     rng = np.random.default_rng(0)
     often, never = rng.normal(0.3, 0.05, (64, 2)), rng.normal(-0.4, 0.05, (64, 2))
     reward = RND(normalise="none", warmup=0)
-    batches = pairs_batch(often, often, often)
+    batches = pairs_batch(never, often, never)  # the first state and the goal aren't visits
 
     def value(state, x):
-        return float(reward.reward(state, pairs_batch(x, x, x)).mean())
+        return float(reward.reward(state, pairs_batch(often + never - x, x, x)).mean())
 
     state = reward.init(KEY, GoalSpec(2, 2, 1, 50))
     errors = [value(state, often)]
@@ -141,8 +142,12 @@ def discriminator_round():
     def draws(p):
         return np.eye(4)[np.repeat(np.arange(4), np.round(20 * p).astype(int))]
 
-    start = np.zeros((20, 4))
-    return pairs_batch(start, start, draws(Q), future=draws(P), desired=draws(Q))
+    return pairs_batch(draws(P), np.zeros((20, 4)), draws(Q), future=draws(P), desired=draws(Q))
+
+
+def every_goal():
+    """Arrivals at the state of `discriminator_round` from another one, for each goal."""
+    return pairs_batch(np.eye(4), np.zeros((4, 4)), np.eye(4))
 
 
 def optimum(reward):
@@ -155,7 +160,7 @@ def test_gail_at_its_optimum_equals_the_density_ratio_and_smoothing_or_penalty_m
     reward = GAIL(**table, smoothing=0.0, gradient_weight=0.0)
     state, h = optimum(reward)
     np.testing.assert_allclose(h, np.log(P / Q), atol=2e-3)
-    value = reward.reward(state, pairs_batch(np.zeros((4, 4)), np.zeros((4, 4)), np.eye(4)))[0]
+    value = reward.reward(state, every_goal())[0]
     np.testing.assert_allclose(value, np.log(P / (P + Q)), atol=2e-3)  # log D
     _, smooth = optimum(GAIL(**table, smoothing=0.1, gradient_weight=0.0))
     np.testing.assert_allclose(smooth, np.log((0.9 * P + 0.1 * Q) / (0.9 * Q + 0.1 * P)), atol=2e-3)
@@ -169,7 +174,7 @@ def test_gail_sees_the_pair_of_state_and_goal_not_the_goal_alone():
     state = np.array([[0.0], [1.0], [0.0], [1.0]])
     found, asked = state, np.array([[0.0], [0.0], [1.0], [1.0]])
     reward = GAIL(smoothing=0.0, gradient_weight=0.0, learning_rate=1e-2)
-    batches = pairs_batch(state, state, asked, future=found, desired=asked)
+    batches = pairs_batch(1 - state, state, asked, future=found, desired=asked)
     learned, _ = repeat_update(reward, reward.init(KEY, GoalSpec(1, 1, 1, 50)), batches, 1500)
     learned, _ = repeat_update(dataclasses.replace(reward, learning_rate=3e-4), learned, batches, 1500)  # Adam's last steps were too long
     state = jnp.asarray(state, jnp.float32)
@@ -181,7 +186,7 @@ def test_gail_sees_the_pair_of_state_and_goal_not_the_goal_alone():
 def test_fairl_has_the_sign_of_the_forward_kl_and_its_negative_form_never_pays():
     reward, negative = FAIRL(hidden=(), learning_rate=1e-2, smoothing=0.0, gradient_weight=0.0), FAIRL(negative=True)
     state, _ = optimum(reward)
-    value = np.asarray(reward.reward(state, pairs_batch(np.zeros((4, 4)), np.zeros((4, 4)), np.eye(4)))[0])
+    value = np.asarray(reward.reward(state, every_goal())[0])
     kl = (P * np.log(P / Q)).sum()
     np.testing.assert_allclose((Q * value).sum(), -kl, atol=5e-3)  # the wrong sign h eʰ would give +KL
     h = jnp.linspace(-15, 15, 3001)
@@ -199,12 +204,24 @@ def test_wgan_estimates_the_euclidean_distance_and_never_looks_at_transitions():
     rng = np.random.default_rng(0)
     x, goal = rng.uniform(-0.5, 0.1, (128, 1)), np.full((128, 1), 0.4)
     reward = WGAN(target_std=0.0, learning_rate=3e-3)
-    batches = pairs_batch(x, x, goal)
+    batches = pairs_batch(x[::-1], x, goal)
     state, metrics = repeat_update(reward, reward.init(KEY, GoalSpec(1, 1, 1, 50)), batches, 1500)
     assert metrics["wgan/w1"] == pytest.approx(np.abs(x - goal).mean(), rel=0.1)
     slope = jax.vmap(jax.grad(lambda z: reward.potential(state, z, jnp.array([0.4]))))(jnp.linspace(-0.5, 0.4, 20)[:, None])
     np.testing.assert_allclose(slope, 1.0, atol=0.2)
+    paid = (x - x.max() - 0.1) / (2 * (x.std() + 0.1))  # f rises by 1 a unit and its largest value is at the state nearest to the goal
+    np.testing.assert_allclose(reward.reward(state, batches)[0], paid[:, 0], atol=0.1)
     jumps = batches._replace(achieved=batches.achieved[:, ::-1])  # another world with the same states: the same potential
     other, _ = repeat_update(reward, reward.init(KEY, GoalSpec(1, 1, 1, 50)), jumps, 20)
     same, _ = repeat_update(reward, reward.init(KEY, GoalSpec(1, 1, 1, 50)), batches, 20)
     assert eqx.tree_equal(other.potential.params, same.potential.params)
+
+
+def test_wgan_pays_the_potential_below_its_largest_value_over_the_spread_of_the_last_round():
+    batch = random_batch(1, (20,))
+    state = WGAN().init(KEY, SPEC)
+    state = eqx.tree_at(lambda s: (s.f_max, s.f_min, s.f_std), state, (jnp.float32(0.8), jnp.float32(-0.4), jnp.float32(0.3)))
+    truth = WGAN().potential(state, batch.next_achieved, batch.goal) - 0.9
+    for normalise, divisor in {"none": 1.0, "range": 1.4, "std": 0.8}.items():
+        reward = WGAN(normalise=normalise, margin=0.1)  # pyright: ignore[reportArgumentType]
+        np.testing.assert_allclose(reward.reward(state, batch), truth / divisor, rtol=1e-5)

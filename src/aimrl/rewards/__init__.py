@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import typing
 from dataclasses import fields, replace
 from importlib.metadata import entry_points
@@ -30,6 +32,9 @@ _BUILT_IN: dict[str, tuple[str, str, dict[str, Any]]] = {  # name → file, clas
     "wgan": ("wgan", "WGAN", {}),
 }
 NAMES = tuple(_BUILT_IN)
+_POSITIVE = ("learning_rate", "step_bound", "cell", "cells", "embedding", "covariance", "variance_floor", "clip")
+_FREE = ("task_weight", "scale")  # everything else that is a number is not negative
+_ENDLESS = ("worst", "clip")  # infinity: no limit
 
 
 def make(reward: str | Reward, **options: Any) -> Reward:
@@ -37,7 +42,8 @@ def make(reward: str | Reward, **options: Any) -> Reward:
     from aimrl.rewards.base import Reward
 
     if isinstance(reward, Reward):
-        return replace(reward, **_checked(type(reward), options, type(reward).__name__)) if options else reward
+        name = type(reward).__name__
+        return _in_range(replace(reward, **_checked(type(reward), options, name)) if options else reward, name)
     if not isinstance(reward, str):
         raise UserError(f"a reward is a name or a Reward object, not {reward!r}")
     cls, preset = _find(reward)
@@ -45,9 +51,10 @@ def make(reward: str | Reward, **options: Any) -> Reward:
         raise UserError(f"entry point '{reward}' of group {ENTRY_POINTS} is not a subclass of aimrl.rewards.base.Reward")
     checked = _checked(cls, options, reward)
     try:
-        return cls(**preset | checked)
+        made = cls(**preset | checked)
     except TypeError as error:  # a required option is missing
         raise UserError(f"reward '{reward}': {error}") from error
+    return _in_range(made, reward)
 
 
 def _find(name: str) -> tuple[Any, dict[str, Any]]:
@@ -56,7 +63,10 @@ def _find(name: str) -> tuple[Any, dict[str, Any]]:
         return getattr(importlib.import_module(f"aimrl.rewards.{module}"), cls), preset
     offered = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
     if name in offered:
-        return offered[name].load(), {}
+        try:
+            return offered[name].load(), {}
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"entry point '{name}' of group {ENTRY_POINTS} can't be loaded: {error}") from error
     raise UserError(nearest(name, known(), "reward"))
 
 
@@ -84,11 +94,30 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     if isinstance(value, list):
         value = tuple(value)
     if kind is float and (type(value) is int or value in ("inf", "-inf")):  # infinities are texts in JSON
-        value = float(value)
+        with contextlib.suppress(OverflowError):
+            value = float(value)
     if kind == tuple[int, ...]:
         wrong = not (isinstance(value, tuple) and all(type(n) is int and n > 0 for n in value))
     else:
         wrong = kind in (bool, int, float, str) and (type(value) is not kind or value != value)  # NaN is the one float unequal to itself
     if wrong:
-        raise UserError(f"{where} takes a {getattr(kind, '__name__', kind)}, not {value!r}")
+        raise UserError(f"{where} takes a {getattr(kind, '__name__', kind)}, not {value!r:.80}")
     return value
+
+
+def _in_range(reward: Reward, name: str) -> Reward:
+    """A reward of ours whose numbers mean something; what another package's options mean is its own business."""
+    ours = type(reward).__module__.startswith(f"{__name__}.")
+    for key, value in ((f.name, getattr(reward, f.name)) for f in fields(reward) if ours):
+        if not isinstance(value, int | float):
+            continue
+        refused = {
+            "be positive": value <= 0 and key in _POSITIVE,
+            "not be negative": value < 0 and key not in _FREE,
+            "be finite": abs(value) == math.inf and key not in _ENDLESS,
+            "be below 0.5": key == "smoothing" and value >= 0.5,
+            "be at most 1": key == "gamma" and value > 1,
+        }
+        for rule in (rule for rule, broken in refused.items() if broken):
+            raise UserError(f"option '{key}' of reward '{name}' must {rule}, not {value}")
+    return reward

@@ -13,10 +13,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from aimrl import nn
 from aimrl.rewards import targets
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Activation, by_round, observe_goals
+from aimrl.rewards.common import Activation, by_round, inputs, observe_goals
 from aimrl.types import GoalSpec, Metrics, Transition, UserError
 
 _EMBEDDING = 16  # dimensions in which the metric potential lays out the goals
+_EXAMPLES = "examples must be a finite array of shape [n, goal features]"
+
+
+def _rows(x: Any) -> Array | None:
+    try:
+        return None if x is None else jnp.asarray(x, jnp.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"aim: {_EXAMPLES}") from error
 
 
 class AIMState(eqx.Module):
@@ -47,7 +55,7 @@ class AIM(Reward):
     margin: float = eqx.field(default=0.1, static=True)  # widens the normalising statistics, as the authors' code does
     target: targets.Target = eqx.field(default="gaussian", static=True)  # the distribution the agent should match
     target_std: float = eqx.field(default=0.01, static=True)  # of the Gaussian around the goal; 0 is the Dirac of the theory
-    examples: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x, jnp.float32))  # [n, goal] states
+    examples: Any = eqx.field(default=None, converter=_rows)  # [n, goal] states
     cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
@@ -58,7 +66,7 @@ class AIM(Reward):
     worst: float = eqx.field(default=float("inf"), static=True)  # the reward is kept above −worst: f is unreliable far from all data
     goal_term: bool = eqx.field(default=True, static=True)  # −f(g, g) in the loss; off = the linear-program ablation
     standardise: bool = eqx.field(default=False, static=True)  # running standardisation of the potential's inputs
-    gamma: float = eqx.field(default=0.99, static=True)  # only the shaped form needs it
+    gamma: float = eqx.field(default=0.99, static=True)  # of the shaped form only; should be the agent's (robots: 0.9 to 0.95)
     task_weight: float = eqx.field(default=0.0, static=True)
     scale: float = eqx.field(default=1.0, static=True)
 
@@ -66,7 +74,7 @@ class AIM(Reward):
         if (self.target == "examples") != (self.examples is not None):
             raise UserError("aim: target 'examples' and the option examples go together")
         if self.examples is not None and (self.examples.ndim != 2 or not jnp.isfinite(self.examples).all() or not self.examples.size):
-            raise UserError("aim: examples must be a finite array of shape [n, goal features]")
+            raise UserError(f"aim: {_EXAMPLES}")
         if self.form == "to-goal" and self.target in ("examples", "visited"):
             raise UserError(f"aim: the to-goal form needs the goal as target, not '{self.target}'")
 
@@ -90,8 +98,8 @@ class AIM(Reward):
         if memory is not None:
             memory = targets.remember(memory, batches.next_achieved.reshape(-1, batches.next_achieved.shape[-1]), self.cell)
 
-        def step(learner: nn.Learner, inputs: tuple[Transition, PRNGKeyArray]):
-            batch, key = inputs
+        def step(learner: nn.Learner, batch_and_key: tuple[Transition, PRNGKeyArray]):
+            batch, key = batch_and_key
             grads, metrics = eqx.filter_grad(self.loss, has_aux=True)(learner.params, moments, memory, batch, key)
             return nn.descend(learner, grads, self._optimiser()), metrics
 
@@ -112,7 +120,7 @@ class AIM(Reward):
         excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
         penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean(), 0.0
         if self.bound == "expected":
-            u = nets[1](jnp.concatenate(self._inputs(moments, batch.achieved, batch.goal), -1))[..., 0]
+            u = nets[1](jnp.concatenate(inputs(moments, self.standardise, batch.achieved, batch.goal), -1))[..., 0]
             penalty, fit = self._expected_penalty(u, excess)
         penalty = penalty / self._moving_share(moments, batch)
         loss = -f_target * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
@@ -157,13 +165,10 @@ class AIM(Reward):
         return low, 0.0 if self.shape == "metric" and self.form == "to-goal" else 1.0 if self.knee else float("inf")
 
     def _net(self, net: nn.MLP, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
-        achieved, goal = self._inputs(moments, achieved, goal)
+        achieved, goal = inputs(moments, self.standardise, achieved, goal)
         if self.shape == "metric":
             return -jnp.sqrt(jnp.square(net(achieved) - net(goal)).sum(-1) + 1e-8)  # the root's slope is infinite at 0
         return net(jnp.concatenate([achieved, goal], -1))[..., 0]
-
-    def _inputs(self, moments: nn.Moments, achieved: Array, goal: Array) -> tuple[Array, Array]:
-        return (moments.normalise(achieved), moments.normalise(goal)) if self.standardise else (achieved, goal)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

@@ -1,4 +1,4 @@
-"""What several rewards share: input standardisation, running scale of the output, gradient norms, missing fields."""
+"""What several rewards share: checked and standardised inputs, running scale of the output, gradient norms, missing fields."""
 
 from __future__ import annotations
 
@@ -23,9 +23,23 @@ def needs(name: str, batch: Transition, *fields: str) -> None:
         raise UserError(f"reward '{name}' needs whole episodes, but the batch has no {', '.join(missing)}")
 
 
+def fits(dim: int, goals: Float[Array, "*batch g"]) -> None:
+    """Reject goals of another environment than the one a reward's state was made for."""
+    if goals.shape[-1] != dim:
+        raise UserError(f"the reward was made for goals of {dim} features, but the batch has {goals.shape[-1]}")
+
+
+def inputs(moments: nn.Moments, standardise: bool, *goals: Float[Array, "..."]) -> list[Float[Array, "..."]]:
+    """Goals as a network sees them."""
+    for x in goals:
+        fits(moments.mean.shape[-1], x)
+    return [moments.normalise(x) for x in goals] if standardise else list(goals)
+
+
 def observe_goals(moments: nn.Moments, batches: Transition, standardise: bool) -> nn.Moments:
     """Running moments of achieved goals, kept only when inputs are standardised."""
     x = batches.next_achieved
+    fits(moments.mean.shape[-1], x)
     return nn.observe(moments, x.reshape(-1, x.shape[-1])) if standardise else moments
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Normalise, observe_values, scaled
+from aimrl.rewards.common import Normalise, fits, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition, UserError
 
 
@@ -36,6 +36,9 @@ class Disco(Reward):
     task_weight: float = eqx.field(default=1.0, static=True)
     scale: float = eqx.field(default=1.0, static=True)
 
+    def __check_init__(self):
+        _numbers(self.covariance)
+
     def init(self, key: PRNGKeyArray, spec: GoalSpec) -> DiscoState:
         sigma = _matrix(self.covariance, spec.goal_dim)
         log_normaliser = 0.5 * np.linalg.slogdet(2 * np.pi * sigma)[1]
@@ -51,13 +54,21 @@ class Disco(Reward):
 
     def _log_density(self, state: DiscoState, batch: Transition) -> Float[Array, "*batch"]:
         x = batch.next_achieved - batch.goal
+        fits(state.precision.shape[-1], x)
         density = -0.5 * jnp.einsum("...i,ij,...j->...", x, state.precision, x)
         return density - state.log_normaliser if self.constant else density
 
 
+def _numbers(covariance: Any) -> np.ndarray:
+    try:
+        return np.asarray(covariance, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError("disco: the covariance must be a number, one number a feature, or a matrix of them") from error
+
+
 def _matrix(covariance: Any, dim: int) -> np.ndarray:
     """The covariance as a [dim, dim] matrix, checked."""
-    c = np.asarray(covariance, np.float64)
+    c = _numbers(covariance)
     if c.shape not in ((), (dim,), (dim, dim)):
         raise UserError(f"disco: a covariance of shape {list(c.shape)} doesn't fit goals of {dim} features")
     sigma = c if c.ndim == 2 else np.eye(dim) * c

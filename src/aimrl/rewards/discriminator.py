@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Activation, Normalise, gradient_penalty, needs, observe_goals, observe_values, scaled
+from aimrl.rewards.common import Activation, Normalise, gradient_penalty, inputs, needs, observe_goals, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -59,8 +59,8 @@ class Adversarial(Reward):
             penalty = gradient_penalty(lambda z: net(z)[0], agent, expert, key) if self.gradient_weight else jnp.zeros(())
             return entropy + self.gradient_weight * penalty, ((h_expert > 0).mean() + (h_agent < 0).mean()) / 2
 
-        def step(learner: nn.Learner, inputs: tuple[Transition, PRNGKeyArray]):
-            (value, accuracy), grads = eqx.filter_value_and_grad(loss, has_aux=True)(learner.params, *inputs)
+        def step(learner: nn.Learner, batch_and_key: tuple[Transition, PRNGKeyArray]):
+            (value, accuracy), grads = eqx.filter_value_and_grad(loss, has_aux=True)(learner.params, *batch_and_key)
             return nn.descend(learner, grads, self._optimiser()), {"discriminator/loss": value, "discriminator/accuracy": accuracy}
 
         learner, metrics = jax.lax.scan(step, state.net, (batches, jax.random.split(key, batches.goal.shape[0])))
@@ -74,9 +74,7 @@ class Adversarial(Reward):
         return scaled(self.from_logit(self.logit(state, batch.next_achieved, batch.goal)), state.stats, self.normalise)
 
     def _pair(self, moments: nn.Moments, achieved: Array, goal: Array) -> Array:
-        if self.standardise:
-            achieved, goal = moments.normalise(achieved), moments.normalise(goal)
-        return jnp.concatenate([achieved, goal], -1)
+        return jnp.concatenate(inputs(moments, self.standardise, achieved, goal), -1)
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Activation, Normalise, needs, observe_goals, observe_values, scaled
+from aimrl.rewards.common import Activation, Normalise, inputs, needs, observe_goals, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -76,9 +76,7 @@ class MC(Reward):
         return -steps if self.unit == "step" else -steps / state.horizon
 
     def _net(self, net: nn.MLP, moments: nn.Moments, a: Array, b: Array) -> Array:
-        if self.standardise:
-            a, b = moments.normalise(a), moments.normalise(b)
-        return net(jnp.concatenate([a, b], -1))[..., 0]
+        return net(jnp.concatenate(inputs(moments, self.standardise, a, b), -1))[..., 0]
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

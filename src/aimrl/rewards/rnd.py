@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from aimrl import nn
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Activation, Normalise, observe_goals, observe_values, scaled
+from aimrl.rewards.common import Activation, Normalise, inputs, observe_goals, observe_values, scaled
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -43,8 +43,7 @@ class RND(Reward):
         )
 
     def error(self, net: nn.MLP, target: nn.MLP, moments: nn.Moments, x: Float[Array, "*batch g"]) -> Float[Array, "*batch"]:
-        if self.standardise:
-            x = moments.normalise(x)
+        (x,) = inputs(moments, self.standardise, x)
         return jnp.square(net(x) - target(x)).mean(-1)
 
     def update(self, state: RNDState, batches: Transition, key: PRNGKeyArray) -> tuple[RNDState, Metrics]:

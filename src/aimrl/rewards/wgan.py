@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from aimrl import nn
 from aimrl.rewards import targets
 from aimrl.rewards.base import Reward
-from aimrl.rewards.common import Activation, by_round, gradient_penalty, observe_goals
+from aimrl.rewards.common import Activation, by_round, gradient_penalty, inputs, observe_goals
 from aimrl.types import GoalSpec, Metrics, Transition
 
 
@@ -45,15 +45,13 @@ class WGAN(Reward):
         return WGANState(nn.learner(net, self._optimiser()), nn.moments(spec.goal_dim), zero, zero, zero)
 
     def potential(self, state: WGANState, achieved: Float[Array, "*batch g"], goal: Float[Array, "*batch g"]) -> Float[Array, "*batch"]:
-        if self.standardise:
-            achieved, goal = state.moments.normalise(achieved), state.moments.normalise(goal)
-        return state.potential.params(jnp.concatenate([achieved, goal], -1))[..., 0]
+        return state.potential.params(jnp.concatenate(inputs(state.moments, self.standardise, achieved, goal), -1))[..., 0]
 
     def update(self, state: WGANState, batches: Transition, key: PRNGKeyArray) -> tuple[WGANState, Metrics]:
         moments = observe_goals(state.moments, batches, self.standardise)
 
-        def step(learner: nn.Learner, inputs: tuple[Transition, PRNGKeyArray]):
-            grads, aux = eqx.filter_grad(self.loss, has_aux=True)(learner.params, moments, *inputs)
+        def step(learner: nn.Learner, batch_and_key: tuple[Transition, PRNGKeyArray]):
+            grads, aux = eqx.filter_grad(self.loss, has_aux=True)(learner.params, moments, *batch_and_key)
             return nn.descend(learner, grads, self._optimiser()), aux
 
         learner, (metrics, f) = jax.lax.scan(step, state.potential, (batches, jax.random.split(key, batches.goal.shape[0])))
@@ -63,9 +61,7 @@ class WGAN(Reward):
         """L_f = E[−f(g, g) + f(s, g)] + λ E[(‖∇f‖ − 1)²], the gradient taken in s on the lines between targets and states."""
         target_key, penalty_key = jax.random.split(key)
         target = targets.sample("gaussian", batch.goal, self.target_std, None, None, target_key)
-        state, goal = batch.next_achieved, batch.goal
-        if self.standardise:
-            target, state, goal = moments.normalise(target), moments.normalise(state), moments.normalise(goal)
+        target, state, goal = inputs(moments, self.standardise, target, batch.next_achieved, batch.goal)
         f_target = net(jnp.concatenate([target, goal], -1))[..., 0].mean()
         f = net(jnp.concatenate([state, goal], -1))[..., 0]
         penalty = gradient_penalty(lambda z, g: net(jnp.concatenate([z, g]))[0], state, target, penalty_key, goal)
