@@ -1,6 +1,8 @@
 """The replay buffer inside the real Stable-Baselines3, sb3-contrib and SBX."""
 
+import dataclasses
 import io
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from aimrl.envs.vector import make_single
 from aimrl.rewards.base import Reward
 from aimrl.sb3 import AIMReplayBuffer, LogReward
 from aimrl.types import Transition, UserError
+from aimrl.wrapper import LearnedReward, make_reward
 
 torch.set_num_threads(1)
 QUICK = {"update_every": 15, "updates": 2, "update_batch": 16}
@@ -282,6 +286,57 @@ def test_the_same_seed_gives_the_same_samples_and_another_seed_others():
     assert made(3).learner.root != made(4).learner.root
 
 
+SEEN = {  # rewards that learn nothing, from nothing but what SB3 gets; episodes of Labelled count their steps t in the last feature
+    "sparse": lambda x, goal: np.zeros(len(x)),
+    "dense": lambda x, goal: -np.linalg.norm(x - goal, axis=-1),
+    "disco": lambda x, goal: -0.5 * np.square(x - goal).sum(-1),
+    "smirl": lambda x, goal: _smirl(x[:, 2]),
+}
+TASK_WEIGHT = dict.fromkeys(("aim", "dense", "fairl", "fairl-", "wgan"), 0.0)  # the others are paid with the task's reward
+
+
+def _smirl(t: np.ndarray) -> np.ndarray:
+    """log N of step t under the moments of 0, …, t, and of two features that stay as they are, whose variance is the floor."""
+    var = ((t + 1) ** 2 - 1) / 12
+    return -0.5 * (3 * t**2 / ((t + 1) ** 2 - 1) + np.log(2 * np.pi * var)) - np.log(2 * np.pi * 0.01)
+
+
+@pytest.mark.parametrize("name", rewards.NAMES)
+def test_every_reward_by_name_learns_and_is_paid_as_by_its_own_formula(name):
+    vec = labelled(2)
+    known = {f.name for f in dataclasses.fields(rewards.make(name))}
+    tiny = {k: v for k, v in {"hidden": (4,), "warmup": 1}.items() if k in known}
+    buffer = buffer_of(vec, reward=name, reward_options=tiny, **QUICK | {"updates": 20})
+    play(buffer, vec, 30)
+    assert buffer.learner.rounds == 4
+    sample = buffer.sample(200)
+    obs, nxt, paid, _ = arrays(sample)
+    x, goal = nxt["achieved_goal"], obs["desired_goal"]
+    task = Labelled().compute_reward(x, goal, {})
+    assert set(task) == {-1.0, 0.0}
+    learned = paid[:, 0] - TASK_WEIGHT.get(name, 1.0) * task
+    if name in SEEN:
+        np.testing.assert_allclose(learned, SEEN[name](x, goal), rtol=1e-4, atol=1e-4)
+    else:
+        batch = transition(sample)._replace(success=task == 0.0)
+        one = make_reward(name, tiny)
+        np.testing.assert_allclose(learned, one.reward(buffer.learner.state, batch), rtol=1e-4, atol=1e-4)
+        fresh = one.init(jax.random.fold_in(buffer.learner.root, 0), buffer.learner.spec)
+        assert np.abs(learned - one.reward(fresh, batch)).max() > 1e-3  # it has learned
+        assert np.isfinite(learned).all()
+        assert learned.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["aim", "aim+r"])
+def test_buffer_and_wrapper_have_the_same_default_reward(name):
+    """The wrapper had the paper's free potential of raw goals."""
+    buffer, wrapper = buffer_of(labelled(1), reward=name), LearnedReward(point_goal(), name)
+    assert buffer.learner.reward == wrapper.learner.reward
+    fields = wrapper.learner.reward
+    assert (fields.shape, fields.standardise, fields.knee, fields.worst) == ("metric", True, 0.0, 2.0)
+    assert fields.task_weight == float(name == "aim+r")
+
+
 # --- files and logs ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +368,80 @@ def test_the_reward_and_the_episodes_are_saved_without_pickle(tmp_path):
         buffer_of(labelled(1), reward="rnd").load_reward(tmp_path / "reward")
     with pytest.raises(UserError, match="no checkpoint"):
         other.load_reward(tmp_path / "nowhere")
+
+
+def in_step(sample: Any) -> bool:
+    """Do all sampled transitions go on by one step of one episode?"""
+    obs, nxt, *_ = arrays(sample)
+    return bool((nxt["achieved_goal"] - obs["achieved_goal"] == [0, 0, 1]).all())
+
+
+def test_a_full_ring_is_only_loaded_into_one_of_the_same_size(tmp_path):
+    """Places in it count modulo its length: a larger buffer sampled rows of different episodes, and of none."""
+    full, young = buffer_of(labelled(1), buffer_size=30), buffer_of(labelled(1), buffer_size=30)
+    play(full, labelled(1), 75)
+    play(young, labelled(1), 20)
+    full.save(tmp_path / "full")
+    young.save(tmp_path / "young")
+    same, larger = buffer_of(labelled(1), buffer_size=30), buffer_of(labelled(1), buffer_size=60)
+    same.load(tmp_path / "full")
+    assert same.size() == full.size() >= 30
+    for size in (10, 60):
+        with pytest.raises(UserError, match="give it the same buffer_size") as caught:
+            buffer_of(labelled(1), buffer_size=size).load(tmp_path / "full")
+        assert "\n" not in str(caught.value)
+    larger.load(tmp_path / "young")  # it had not come round yet
+    assert larger.size() == 20
+    for buffer in (same, larger):
+        assert in_step(buffer.sample(300))
+        play(buffer, labelled(1), 50)
+        assert in_step(buffer.sample(300))
+    assert larger.size() >= 60
+
+
+def test_that_episodes_end_at_the_goal_is_saved_with_them_but_what_was_asked_for_is_not(tmp_path):
+    """A wrapper's ends at the goal are seen, not told; a loaded buffer didn't know of them until the next one."""
+    seen, asked = buffer_of(labelled(1, ends="at the goal")), buffer_of(labelled(1), hindsight_options={"success_terminates": True})
+    play(seen, labelled(1, ends="at the goal"), 20)
+    play(asked, labelled(1), 20)
+    for buffer, ends in ((seen, True), (asked, False)):
+        buffer.save(tmp_path / str(ends))
+        again = buffer_of(labelled(1))
+        again.load(tmp_path / str(ends))
+        obs, nxt, _, dones = arrays(again.sample(300))
+        met = (nxt["achieved_goal"] == obs["desired_goal"]).all(-1)
+        assert met.any()
+        np.testing.assert_array_equal(dones[:, 0], met & ends)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (lambda meta: {"length": None}, "'length' is None, not a count"),
+        (lambda meta: {"rows": 10**9}, "give it the same buffer_size"),
+        (lambda meta: {"rows": meta["rows"] - 1}, "ring.safetensors"),
+        (lambda meta: {"options": meta["options"] | {"x" * 10**5: [[1] * 10**5]}}, "holds a reward whose xxx"),
+        (lambda meta: {"reward": "AIM" * 10**5}, "not Sparse"),
+        (None, "truncated or not a safetensors file"),
+    ],
+)
+def test_a_hostile_or_truncated_file_is_told_in_one_line_and_changes_nothing(spoil, line, tmp_path):
+    buffer = buffer_of(labelled(1))
+    play(buffer, labelled(1), 20)
+    buffer.save(tmp_path)
+    path = tmp_path / "checkpoints" / "0" / "meta.json"
+    if spoil is None:
+        ring = path.with_name("ring.safetensors")
+        ring.write_bytes(ring.read_bytes()[:40])
+    else:
+        meta = json.loads(path.read_text())
+        path.write_text(json.dumps(meta | spoil(meta)))
+    fresh = buffer_of(labelled(1))
+    with pytest.raises(UserError, match=re.escape(line)) as caught:
+        fresh.load(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert fresh.size() == fresh.learner.episodes == 0
 
 
 class _Heard(BaseCallback):

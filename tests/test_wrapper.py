@@ -1,5 +1,7 @@
 """The Gymnasium wrapper pays what its model knows, and the model learns from the episodes it sees."""
 
+import json
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -7,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import point_goal
+from problems import PointGoal, point_goal
+from scipy.stats import spearmanr
 
 from aimrl import rewards
 from aimrl.types import Transition, UserError
@@ -38,11 +41,16 @@ def test_step_pays_the_learned_reward_and_info_the_task_reward():
     assert env.learner.size() == 12
     state = env.learner.state
     third = episode(env, 2)[:2]  # before the next update
-    aim = rewards.make("aim")
+    aim = rewards.make("aim", shape="metric", form="to-goal", normalise="none", standardise=True, rest=True, worst=2.0)  # the default
     for obs, _, after, paid, _, _, info in third:
-        known = {"achieved": obs["achieved_goal"], "next_achieved": after["achieved_goal"], "goal": obs["desired_goal"]}
-        batch = Transition(**{k: known[k][None] if k in known else None for k in Transition._fields})
         task = env.unwrapped.compute_reward(after["achieved_goal"], obs["desired_goal"], {})
+        known = {
+            "achieved": obs["achieved_goal"],
+            "next_achieved": after["achieved_goal"],
+            "goal": obs["desired_goal"],
+            "success": task == 0,
+        }
+        batch = Transition(**{k: np.asarray(known[k])[None] if k in known else None for k in Transition._fields})
         assert info["task_reward"] == task
         assert paid == pytest.approx(3.0 * float(aim.reward(state, batch)[0]) + 0.5 * task, rel=1e-4)
     assert len({paid for *_, paid, _, _, _ in first + second}) > 2  # not the task's −1 and 0
@@ -100,6 +108,124 @@ def test_the_model_is_saved_and_loaded_without_pickle(tmp_path):
     LearnedReward(point_goal(horizon=6), "sparse").load_reward(tmp_path / "nothing learned")
 
 
+@pytest.mark.parametrize(
+    ("saved", "options", "here", "odd"),
+    [
+        ("aim", {"standardise": True}, {"standardise": False}, "standardise is True, not False"),
+        ("aim", {"bound": "one-sided"}, {}, "bound is 'one-sided', not 'two-sided'"),
+        ("aim", {}, {"form": "shaped"}, "form is 'to-goal', not 'shaped'"),
+        ("aim", {"worst": float("inf")}, {}, "worst is 'inf', not 2.0"),
+        ("aim", *({"form": "biased", "target": "examples", "examples": jnp.full((3, 2), x)} for x in (1.0, 2.0)), "examples is 'array"),
+        ("fairl", {}, {"negative": True}, "negative is False, not True"),
+        ("disco", {"covariance": [1.0, 2.0]}, {"covariance": [1.0, 3.0]}, "covariance is [1.0, 2.0], not [1.0, 3.0]"),
+    ],
+)
+def test_a_network_is_not_loaded_into_a_reward_with_other_options(saved, options, here, odd, tmp_path):
+    """Only the class and the shapes were compared: a standardised potential paid something else, and nothing said so."""
+    LearnedReward(point_goal(horizon=6), saved, options).save_reward(tmp_path)
+    LearnedReward(point_goal(horizon=6), saved, options).load_reward(tmp_path)
+    other = LearnedReward(point_goal(horizon=6), saved, here)
+    before = other.learner.state
+    with pytest.raises(UserError, match=re.escape(odd)) as caught:
+        other.load_reward(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert other.learner.state is before
+
+
+def test_a_saved_reward_without_an_option_had_its_default_and_one_without_options_is_refused(tmp_path):
+    LearnedReward(point_goal(horizon=6), "gail").save_reward(tmp_path)
+    path = tmp_path / "checkpoints" / "0" / "meta.json"
+    meta = json.loads(path.read_text())
+    del meta["options"]["smoothing"]  # as if it were newer than the file
+    path.write_text(json.dumps(meta))
+    LearnedReward(point_goal(horizon=6), "gail").load_reward(tmp_path)
+    with pytest.raises(UserError, match=r"smoothing is 0.1, not 0.2"):
+        LearnedReward(point_goal(horizon=6), "gail", {"smoothing": 0.2}).load_reward(tmp_path)
+    for odd in (None, [], "smoothing"):
+        path.write_text(json.dumps(meta | {"options": odd}))
+        with pytest.raises(UserError, match="doesn't say which options its reward had"):
+            LearnedReward(point_goal(horizon=6), "gail").load_reward(tmp_path)
+
+
+class Bend(gym.Env):
+    """A corridor of 12 cells folded around a wall: its two ends lie side by side, 11 steps apart."""
+
+    cells = np.array([(1 + 0.2 * min(i, 11 - i), 2 + 0.2 * (i > 5)) for i in range(12)], np.float32)
+
+    def __init__(self):
+        box = gym.spaces.Box(-10.0, 10.0, (2,), np.float32)
+        self.observation_space = gym.spaces.Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), box))
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self.at, self.goal = (int(i) for i in self.np_random.integers(12, size=2))
+        return self._obs(), {}
+
+    def step(self, action):
+        self.at = min(max(self.at + 2 * int(action) - 1, 0), 11)
+        return self._obs(), -float(self.at != self.goal), False, False, {}
+
+    def compute_reward(self, achieved, desired, info):
+        return -(np.abs(np.asarray(achieved) - np.asarray(desired)).max(-1) > 0.1).astype(np.float32)
+
+    def _obs(self):
+        here = self.cells[self.at]
+        return {"observation": here.copy(), "achieved_goal": here.copy(), "desired_goal": self.cells[self.goal].copy()}
+
+
+def test_the_default_reward_soon_ranks_states_by_the_steps_to_the_goal_where_straight_lines_mislead():
+    """The wrapper's default was the free potential of raw goals, whose rank correlation here was 0.1 after 500 steps."""
+    inner = Bend()
+    env = LearnedReward(gym.wrappers.TimeLimit(inner, 20), update_batch=64)
+    rng, rows = np.random.default_rng(0), []
+    env.reset(seed=0)
+    for _ in range(300):
+        obs, paid, _, over, _ = env.step(rng.integers(2))
+        straight = np.linalg.norm(obs["achieved_goal"] - obs["desired_goal"])
+        rows.append((paid, -straight, -abs(inner.at - inner.goal)))
+        if over:
+            env.reset()
+    paid, straight, truth = np.array(rows).T
+    untaught, taught = slice(100), slice(100, None)  # the first round of updates is after 100 steps
+    assert spearmanr(paid[taught], truth[taught]).statistic > 0.9
+    assert spearmanr(straight[taught], truth[taught]).statistic < 0.8
+    assert spearmanr(paid[untaught], truth[untaught]).statistic < 0.8
+
+
+class Sick(PointGoal):
+    """Says nan where it should say where it is, from step `since` on."""
+
+    since = 99
+
+    def _obs(self):
+        obs = super()._obs()
+        return obs | {"achieved_goal": obs["achieved_goal"] * np.float32("nan")} if self.t >= self.since else obs
+
+
+def test_a_state_that_is_not_finite_is_refused_at_reset_as_at_a_step():
+    """A first state wasn't checked: it entered the ring, and the reward's network was blamed later."""
+    inner = Sick(horizon=6)
+    env = LearnedReward(gym.wrappers.TimeLimit(inner, 6), "dense", updates=0)
+    env.reset(seed=0)
+    env.step(np.zeros(2, np.float32))
+    inner.since = 0
+    with pytest.raises(UserError, match="observation is not finite"):
+        env.reset()
+    with pytest.raises(UserError, match="call reset before step"):  # nothing goes on from it
+        env.step(np.zeros(2, np.float32))
+    inner.since = 1
+    env.reset()
+    with pytest.raises(UserError, match="observation is not finite"):
+        env.step(np.zeros(2, np.float32))
+    with pytest.raises(UserError, match="call reset before step"):
+        env.step(np.zeros(2, np.float32))
+    inner.since = 99
+    env.reset()
+    assert env.learner.size() == 1  # the one good step
+    assert np.isfinite(np.asarray(env.learner.draw(20).achieved)).all()
+
+
 def test_the_reward_only_learns_from_the_newest_transitions():
     spec, task = examine(point_goal(horizon=6))
     seen = []
@@ -128,7 +254,10 @@ def test_the_reward_only_learns_from_the_newest_transitions():
         (lambda: LearnedReward(point_goal().env), "no time limit"),
         (lambda: LearnedReward(point_goal(), updates=-1), "updates must be a whole number of at least 0, not -1"),
         (lambda: LearnedReward(point_goal(), "aim").step(np.zeros(2)), "call reset before step"),
-        (lambda: LearnedReward(point_goal(), "aim", {"examples": jnp.zeros((3, 5)), "target": "examples"}), "the goals 2"),
+        (
+            lambda: LearnedReward(point_goal(), "aim", {"form": "shaped", "examples": jnp.zeros((3, 5)), "target": "examples"}),
+            "the goals 2",
+        ),
     ],
 )
 def test_bad_input_is_told_in_one_line(make, line):

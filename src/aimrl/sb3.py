@@ -10,11 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from aimrl import rewards
-from aimrl.config import preset_values
 from aimrl.rewards.base import Reward
 from aimrl.types import Transition, UserError
-from aimrl.wrapper import OnlineReward, Running, Schedule, examine, flat_action, hindsight
+from aimrl.wrapper import OnlineReward, Running, Schedule, examine, flat_action, hindsight, make_reward
 
 try:
     import torch
@@ -71,12 +69,7 @@ class AIMReplayBuffer(HerReplayBuffer):
         if n_sampled_goal < 0:
             raise UserError(f"n_sampled_goal must not be negative, it is {n_sampled_goal}")
         schedule = Schedule(update_every, updates, update_batch, window)
-        # The settings of preset `fast`: the paper's free potential can pay for overshooting the goal. But far from the goal the reward
-        # doesn't level off: that pays where batches come from before an object moves; on Reach with SB3's TD3 it fell behind.
-        preset = preset_values("fast", reward).get("reward_options", {}) if isinstance(reward, str) else {}
-        if "knee" in preset:
-            preset |= {"knee": 0.0, "worst": 2.0}
-        made = rewards.make(reward, **preset | (reward_options or {}))
+        made = make_reward(reward, reward_options)
         self.env, self.buffer_size, self.handle_timeout_termination = env, max(buffer_size // n_envs, 1), True
         spec, task = examine(_one_env(env), horizon)
         self.parts: dict[str, spaces.Space] = dict(observation_space.spaces)  # pyright: ignore[reportAttributeAccessIssue]

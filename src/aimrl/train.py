@@ -155,6 +155,11 @@ def make_ends(task: GoalTask) -> Callable | None:
     return task.terminated if task.jittable else lambda achieved, goal: host(achieved, goal)[0]
 
 
+def unexplained(task: GoalTask, ended: np.ndarray, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    """Which of the episodes that an environment ended for good its own rule doesn't foresee."""
+    return ended & ~np.asarray(task.terminated(achieved, desired), bool) if ended.any() else ended
+
+
 def _on_host(*functions: tuple[GoalFunction, Any]) -> Callable:
     """Functions of (achieved, goal) that only Python can answer, each with the type of its answers, inside a compiled program."""
 
@@ -195,11 +200,9 @@ class Collector:
         self.obs_log[index, t], self.achieved_log[index, t] = result.obs.observation, result.obs.achieved_goal
         success = np.asarray(env.task.success(result.obs.achieved_goal, result.obs.desired_goal))
         done = result.terminated | result.truncated | (success & self.end_on_success) | (t >= env.spec.horizon)
-        unexplained = result.terminated
-        if unexplained.any():
-            unexplained = unexplained & ~np.asarray(env.task.terminated(result.obs.achieved_goal, result.obs.desired_goal), bool)
+        odd = unexplained(env.task, result.terminated, result.obs.achieved_goal, result.obs.desired_goal)
         for i in np.flatnonzero(done):
-            self._finish(int(i), result.obs.desired_goal[i], bool(unexplained[i] and not success[i]), bool(unexplained[i] and success[i]))
+            self._finish(int(i), result.obs.desired_goal[i], bool(odd[i] and not success[i]), bool(odd[i] and success[i]))
         self.obs = self._begin(env.reset(done), done) if done.any() else result.obs
 
     def close(self) -> None:

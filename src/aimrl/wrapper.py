@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,11 @@ from gymnasium import spaces
 from jaxtyping import Float, PRNGKeyArray
 
 from aimrl import replay, rewards, runs
+from aimrl.config import preset_values
 from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalTask, task_of
 from aimrl.rewards.base import Reward, total_reward
-from aimrl.train import make_judge
+from aimrl.train import make_ends, make_judge, unexplained
 from aimrl.types import STRATEGIES, GoalSpec, Metrics, Transition, UserError, nearest
 
 
@@ -41,20 +45,32 @@ class Schedule:
                 raise UserError(f"{f.name} must be a whole number of at least {least}, not {value!r}")
 
 
+def make_reward(reward: str | Reward, options: Mapping[str, Any] | None = None) -> Reward:
+    """A reward as foreign loops get it, from the wrapper and the buffer alike: AIM by name has the settings of preset `fast`, but one.
+
+    The paper's free potential can pay for overshooting the goal. Far from the goal the reward doesn't level off as in `fast`: that pays
+    where batches come from before an object moves; on Reach with SB3's TD3 it fell behind.
+    """
+    preset = preset_values("fast", reward).get("reward_options", {}) if isinstance(reward, str) else {}
+    if "knee" in preset:
+        preset = preset | {"knee": 0.0, "worst": 2.0}
+    return rewards.make(reward, **preset | dict(options or {}))
+
+
 def hindsight(task: GoalTask, **options: Any) -> replay.Hindsight:
     """Hindsight that ends episodes where the environment does, or at every success if asked."""
-    known = [f.name for f in dataclasses.fields(replay.Hindsight)]
+    known = [f.name for f in dataclasses.fields(replay.Hindsight) if f.name != "ends"]
     for key in options:
         if key not in known:
             raise UserError(nearest(key, known, "option of hindsight"))
-    fields: dict[str, Any] = {"success_terminates": False} | options
+    fields: dict[str, Any] = {"success_terminates": False, "ends": make_ends(task)} | options
     how = replay.Hindsight(**fields)
     if how.strategy not in STRATEGIES:
         raise UserError(nearest(str(how.strategy), STRATEGIES, "hindsight strategy"))
     for name in ("ratio", "moved_fraction"):
         if not 0 <= getattr(how, name) <= 1:
             raise UserError(f"hindsight {name} must lie between 0 and 1, not {getattr(how, name)}")
-    return dataclasses.replace(how, success_terminates=how.success_terminates or task.terminates_on_success)
+    return how
 
 
 def examine(env: gymnasium.Env, horizon: int | None = None) -> tuple[GoalSpec, GoalTask]:
@@ -106,7 +122,7 @@ class Running:
         self.t += 1
         self.obs[lane, self.t], self.achieved[lane, self.t] = obs, achieved
 
-    def take(self, over: np.ndarray, failed: np.ndarray | bool = False) -> replay.Episodes | None:
+    def take(self, over: np.ndarray, failed: np.ndarray | bool = False, ended: np.ndarray | bool = False) -> replay.Episodes | None:
         """The episodes that are over, with nothing (length 0) in the other lanes so that one shape serves all."""
         if not over.any():
             return None
@@ -117,6 +133,7 @@ class Running:
             self.action,
             np.broadcast_to(failed, over.shape) & over,
             np.where(over, self.t, 0),
+            np.broadcast_to(ended, over.shape) & over,
         )
         self.t = np.where(over, 0, self.t)
         # JAX may read the arrays of a call later than it returns, or in place: hand over copies.
@@ -165,10 +182,8 @@ class OnlineReward:
         self.insert(running.begin(*before))
         running.step(action, *after[:2])
         success = np.asarray(self.task.success(after[1], running.desired))
-        if (ended & success).any() and not self.how.success_terminates:
-            # A wrapper ends episodes at the goal, which the environment's own rules don't tell: then so does hindsight.
-            self.how = dataclasses.replace(self.how, success_terminates=True)
-        self.insert(running.take(over | running.full, ended & ~success))
+        odd = unexplained(self.task, ended, after[1], running.desired)
+        self.insert(running.take(over | running.full, odd & ~success, odd & success))
         self.advance(len(over))
 
     def insert(self, episodes: replay.Episodes | None) -> None:
@@ -217,26 +232,53 @@ class OnlineReward:
         rows = replay.used_rows(self.ring) if ring else 0
         trees = {"reward": self.state} | ({"ring": replay.trimmed(self.ring, rows)} if ring else {})
         counts = {"steps": self.steps, "episodes": self.episodes, "rounds": self.rounds, "draws": self.draws, "rows": rows}
+        counts |= {"length": self.ring.table.shape[0]}
+        named = {"reward": type(self.reward).__name__, "options": _options(self.reward)}
         try:
-            runs.save_checkpoint(Path(folder), 0, trees, counts | {"reward": type(self.reward).__name__})
+            runs.save_checkpoint(Path(folder), 0, trees, counts | named)
         except OSError as e:
             raise UserError(f"cannot write to {folder}: {e.strerror or e}") from e
 
     def load(self, folder: str | Path, ring: bool) -> None:
+        """What `save` wrote, of the same reward with the same options; a full ring only into one of the same length."""
         folder, meta = Path(folder), runs.load_meta(Path(folder), 0)
-        if meta.get("reward") != type(self.reward).__name__:
-            raise UserError(f"{folder} holds a reward {meta.get('reward')!r}, not {type(self.reward).__name__}")
+        self._check_reward(folder, meta)
         state = jax.tree.map(jnp.asarray, runs.load_tree(folder, 0, "reward", self.state))
         if ring:
-            rows = runs.natural(meta, "rows")
+            rows, length, here = runs.natural(meta, "rows"), runs.natural(meta, "length"), self.ring.table.shape[0]
             if not rows:
                 raise UserError(f"{folder} holds a reward without episodes: use load_reward")
-            if rows > self.ring.table.shape[0]:
-                raise UserError(f"{folder} holds {rows} rows, this buffer has {self.ring.table.shape[0]}: give it the same buffer_size")
+            if rows > here or rows == length != here:  # in a full ring places count modulo its length
+                raise UserError(f"{folder} holds {rows} of {length} rows, this buffer has {here}: give it the same buffer_size")
             counts = {key: runs.natural(meta, key) for key in ("steps", "episodes", "rounds", "draws")}
             self.ring = replay.untrimmed(runs.load_tree(folder, 0, "ring", replay.trimmed(self.ring, rows)), self.ring)
             self.steps, self.episodes, self.rounds, self.draws = counts.values()
         self.state = state
+
+    def _check_reward(self, folder: Path, meta: dict[str, Any]) -> None:
+        """The same network pays something else under other options: refuse it."""
+        name, saved = type(self.reward).__name__, meta.get("options")
+        if meta.get("reward") != name:
+            raise UserError(f"{folder} holds a reward {meta.get('reward')!r:.80}, not {name}")
+        if not isinstance(saved, dict):
+            raise UserError(f"{folder} doesn't say which options its reward had, as files of older versions: teach and save it again")
+        had, here = _options(type(self.reward)) | saved, _options(self.reward)
+        for key in here | had:
+            if had.get(key) != here.get(key):
+                raise UserError(f"{folder} holds a reward whose {key:.80} is {had.get(key)!r:.80}, not {here.get(key)!r:.80}")
+
+
+def _options(reward: Reward | type[Reward]) -> dict[str, Any]:
+    """A reward's options, or a class's defaults, as JSON holds them: arrays by a digest, functions by their names."""
+
+    def told(value: Any) -> Any:
+        if isinstance(value, np.ndarray | jax.Array):
+            return f"array {list(value.shape)} {hashlib.sha256(np.asarray(value, order='C').tobytes()).hexdigest()[:16]}"
+        return json.loads(json.dumps(runs.plain(value), default=lambda x: getattr(x, "__qualname__", type(x).__qualname__)))
+
+    made = isinstance(reward, Reward)
+    values = {f.name: getattr(reward, f.name) if made else f.default for f in dataclasses.fields(reward)}
+    return {key: told(value) for key, value in values.items() if value is not dataclasses.MISSING}
 
 
 # --- the Gymnasium wrapper ---------------------------------------------------------------------------------------------------------------
@@ -277,7 +319,7 @@ class LearnedReward(gymnasium.Wrapper):
                 raise UserError("a LearnedReward can only share the model of one around the same kind of environment")
         else:
             schedule = Schedule(update_every, updates, update_batch, window)
-            made = rewards.make(reward, **reward_options or {})
+            made = make_reward(reward, reward_options)
             spec, task = examine(env, horizon)
             self.learner = OnlineReward(made, spec, task, hindsight(task, **hindsight_options or {}), buffer_size, schedule, seed)
         self._running = Running(self.learner.spec, 1)
@@ -285,6 +327,7 @@ class LearnedReward(gymnasium.Wrapper):
         self._state: State | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._state = None  # until there is a first one to go on from
         obs, info = self.env.reset(seed=seed, options=options)
         self.learner.insert(self._running.take(self._running.t > 0))  # an episode given up half-way was cut by time
         self._state = _flat(obs)
@@ -295,9 +338,8 @@ class LearnedReward(gymnasium.Wrapper):
         if self._state is None:
             raise UserError("call reset before step")
         obs, task_reward, terminated, truncated, info = self.env.step(action)
-        before, after, act = self._state, _flat(obs), flat_action(action, self.action_space, 1)
-        if not all(np.isfinite(x).all() for x in after):
-            raise UserError("the environment's observation is not finite: nothing to learn from it")
+        before, self._state = self._state, None  # a state that is refused has no next one
+        after, act = _flat(obs), flat_action(action, self.action_space, 1)
         self._achieved.append(after[1][0])
         paid = float(self.learner.pay(self._transition(before, act, after, float(task_reward), terminated))[0])
         self.learner.record(self._running, before, act, after, np.array([terminated]), np.array([terminated or truncated]))
@@ -336,4 +378,6 @@ class LearnedReward(gymnasium.Wrapper):
 
 def _flat(obs: dict[str, Any]) -> State:
     observation, achieved, desired = (np.asarray(obs[key], np.float32).reshape(1, -1) for key in guard.KEYS)
+    if not all(np.isfinite(x).all() for x in (observation, achieved, desired)):
+        raise UserError("the environment's observation is not finite: nothing to learn from it")
     return observation, achieved, desired
