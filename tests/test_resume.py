@@ -3,14 +3,17 @@
 import dataclasses
 import json
 import shutil
+import signal
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.wrappers import TimeLimit
 from point_env import PointEnv
-from problems import TINY, point_goal
+from problems import TINY, PointGoal, point_goal
 from small_runs import assert_same_run, config, lines
 
+import aimrl
 from aimrl import runs
 from aimrl.config import make_config
 from aimrl.rewards import make as make_reward
@@ -201,3 +204,32 @@ def test_a_container_s_limit_counts_as_memory(tmp_path, monkeypatch):
     assert runs.free_memory() == 400
     (tmp_path / "memory.max").write_text("max\n")
     assert runs.free_memory() > 400
+
+
+class Pressed(PointGoal):
+    """Somebody presses Ctrl-C at the hundredth step."""
+
+    steps = 0
+
+    def step(self, action):
+        Pressed.steps += 1
+        if Pressed.steps == 100:
+            signal.raise_signal(signal.SIGINT)
+        return super().step(action)
+
+
+def test_ctrl_c_saves_a_run_begun_in_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("aimrl.envs.doctor.look_first", lambda *a: None)  # its steps would count
+    settings = {"preset": "paper", "quiet": True, "out": tmp_path / "r", "agent_options": {"hidden": (8,)}} | TINY | {"steps": 300}
+    env = lambda: gym.wrappers.TimeLimit(Pressed(), 15)  # noqa: E731
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped at step 120 and saved; go on with resume=True"):
+        aimrl.train(env, **settings)
+    assert runs.checkpoint_steps(tmp_path / "r") == [120]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert aimrl.train(env, resume=True, **settings).step == 300
+
+
+def test_an_environment_is_looked_at_before_a_run_begun_in_python(tmp_path):
+    with pytest.raises(UserError, match="no time limit"):
+        aimrl.train(PointGoal, out=tmp_path / "r", quiet=True)
+    assert not (tmp_path / "r").exists()

@@ -48,16 +48,22 @@ def train_named(
     """
     from aimrl import agents, runs
     from aimrl.config import make_config
-    from aimrl.progress import Listeners
+    from aimrl.envs import doctor
+    from aimrl.progress import Listeners, ctrl_c
     from aimrl.train import train
 
     named = env if isinstance(env, str) else _name(env)
     config = make_config(named, preset=preset, reward=reward if isinstance(reward, str) else type(reward).__name__.lower(), **overrides)
     folder = Path(out) if out is not None else runs.default_folder(config)
     objects: dict[str, Any] = {"env": None if isinstance(env, str) else env, "reward": None if isinstance(reward, str) else reward}
-    with Listeners(config, folder, agents.make(config.agent, **config.agent_options).gamma, quiet) as listeners:
+    with Listeners(config, folder, agents.make(config.agent, **config.agent_options).gamma, quiet) as listeners, ctrl_c() as pressed:
+        if not resume:
+            doctor.look_first(env, config.backend, config.horizon or None, listeners.screen.say)
         listeners.say_what()
-        return train(config, folder, resume=resume, listen=listeners, **objects)
+        run = train(config, folder, resume=resume, listen=listeners, stop=pressed, **objects)
+    if pressed() and run.step < config.steps:
+        raise KeyboardInterrupt(f"stopped at step {run.step} and saved; go on with resume=True and out={str(folder)!r}")
+    return run
 
 
 def load(folder: str | Path, step: int | None = None, *, env: Any = None, reward: Any = None) -> Run:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -245,6 +247,25 @@ def scalars(event: str, data: Row) -> dict[str, float]:
         mean = lambda key: sum(data[key]) / max(len(data[key]), 1)  # noqa: E731
         return {f"eval/{key}": mean(key) for key in ("success_final", "success_ever", "return")}
     return {}
+
+
+@contextmanager
+def ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Was Ctrl-C pressed? The first time is only noted, so that a round can end and be saved; then Python's own handler is back."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(number: int, frame: Any) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Listeners:

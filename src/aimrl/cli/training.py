@@ -55,7 +55,7 @@ def option_class(argv: Sequence[str]) -> tuple[type, Config, dict[str, Any]]:
 
     base = _base(argv)
     agent, reward = agents.make(base.agent, **base.agent_options), rewards.make(base.reward, **base.reward_options)
-    groups = {"agent": (base.agent, agent), "reward": (type(reward).__name__.lower(), reward)}
+    groups = {"agent": (base.agent, agent), "reward": options.reward_group(base.reward, reward, argv)}
     made_of = options.columns(_Env, _Env(base.env)) + options.columns(Config, base, _HIDDEN) + options.columns(Extra)
     return options.tyro_class(Config, made_of + [options.group(*g) for g in groups.values()]), base, groups
 
@@ -85,7 +85,7 @@ def _switches(base: Config) -> list[str]:
     from aimrl import agents, rewards
 
     reward = rewards.make(base.reward, **base.reward_options)
-    owners = {"": base, f"{base.agent}.": agents.make(base.agent), f"{type(reward).__name__.lower()}.": reward}
+    owners = {"": base, f"{base.agent}.": agents.make(base.agent), f"{options.prefix(reward)}.": reward}
     return [
         f"--{prefix}{no}{f.name.replace('_', '-')}"
         for prefix, owner in owners.items()
@@ -101,10 +101,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, Extra]:
     typed = options.parse(made, argv, HELP)
     values: dict[str, Any] = {f.name: getattr(typed, f.name) for f in dataclasses.fields(Config) if f.name not in _HIDDEN[1:]}
     for kind, (name, instance) in groups.items():
-        before, now = getattr(base, f"{kind}_options"), getattr(typed, name)
-        values[f"{kind}_options"] = before | {
-            f.name: getattr(now, f.name) for f in dataclasses.fields(now) if getattr(now, f.name) != getattr(instance, f.name)
-        }
+        values[f"{kind}_options"] = getattr(base, f"{kind}_options") | options.changed(getattr(typed, name), instance)
     return check(dataclasses.replace(base, **values)), Extra(**{f.name: getattr(typed, f.name) for f in dataclasses.fields(Extra)})
 
 
@@ -152,6 +149,7 @@ def run(argv: Sequence[str]) -> int:
     config, extra = parse(argv)
     from aimrl import runs
     from aimrl.agents import make as make_agent
+    from aimrl.envs import doctor
     from aimrl.progress import Listeners
     from aimrl.train import train
 
@@ -163,23 +161,10 @@ def run(argv: Sequence[str]) -> int:
     gamma = make_agent(config.agent, **config.agent_options).gamma
     with Listeners(config, folder, gamma, extra.quiet) as listeners, Stopper() as stopper:
         if not extra.resume:
-            _examine(config, listeners.screen.say)
+            doctor.look_first(config.env, config.backend, config.horizon or None, listeners.screen.say)
         listeners.say_what()
         step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper).step
     return _report(folder, config, extra, step, stopper.signal if step < config.steps else 0)
-
-
-def _examine(config: Config, say: Any) -> None:
-    """The doctor's quick look: errors end the command, warnings are told."""
-    from aimrl.envs import doctor
-
-    findings = doctor.diagnose(config.env, config.backend, quick=True)
-    for finding in findings:
-        text = finding.what + (f": {finding.advice}" if finding.advice else "")
-        if finding.level == "error":
-            raise UserError(finding.what if finding.advice.startswith("fix this first") else text)
-        if finding.level == "warn":
-            say(f"warning: {text}", always=True)
 
 
 def _report(folder: Path, config: Config, extra: Extra, step: int, stopped_by: int) -> int:

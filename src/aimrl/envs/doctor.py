@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from aimrl.envs import guard
 from aimrl.envs.goals import GoalTask
-from aimrl.envs.vector import Backend, EnvLike, StepResult, VectorGoalEnv, make, make_single, resolve_backend
-from aimrl.types import UserError
+from aimrl.envs.vector import EnvLike, StepResult, VectorGoalEnv, make, make_single, resolve_backend
+from aimrl.types import Backend, UserError
 
 Level = Literal["ok", "warn", "error"]
 
@@ -64,6 +64,16 @@ def diagnose(env: EnvLike, backend: Backend = "auto", quick: bool = False, horiz
     except UserError as e:
         return [*findings, Finding("error", str(e), "fix this first: training would stop here")]
     return findings
+
+
+def look_first(env: EnvLike, backend: Backend, horizon: int | None, say: Callable[..., None]) -> None:
+    """The quick look before training: errors end it, warnings are told."""
+    for finding in diagnose(env, backend, quick=True, horizon=horizon):
+        text = finding.what + (f": {finding.advice}" if finding.advice else "")
+        if finding.level == "error":
+            raise UserError(finding.what if finding.advice.startswith("fix this first") else text)
+        if finding.level == "warn":
+            say(f"warning: {text}", always=True)
 
 
 def healthy(findings: list[Finding]) -> bool:
