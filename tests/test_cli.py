@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aimrl import cli, runs
+from aimrl import cli, rewards, runs
 from aimrl.cli import options, training
 from aimrl.cli.commands import COMMANDS
 from aimrl.config import make_config
@@ -490,3 +490,105 @@ def test_an_environment_in_the_current_folder_is_found_without_python_path(tmp_p
         [script, "doctor", "here_env:Point-v0", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+# --- options of rewards -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `aimrl grid` asks of the library, which isn't run."""
+    from aimrl import grid
+
+    calls = []
+    result = {"success_rate": [0.5], "iterations": 1, "env_steps": 1}
+    monkeypatch.setattr(grid, "run", lambda *args: calls.append(args) or result)
+    return lambda: calls[-1]
+
+
+def test_options_of_the_reward_reach_the_grid_and_only_those_that_differ(asked, capsys):
+    """`aimrl grid` took none: the bounds, targets, forms and the goal term could only be tried from Python."""
+    for typed, expected in {
+        "--aim.bound two-sided": {"bound": "two-sided"},
+        "--bound expected --reward aim+r": {"bound": "expected"},
+        "--aim.form to-goal --aim.no-goal-term --aim.gamma 0.9": {"form": "to-goal", "goal_term": False, "gamma": 0.9},
+        "--aim.bound one-sided": {},  # as in the preset
+        "--aim.bound one-sided --preset paper": {"bound": "one-sided"},
+        "--reward rnd --rnd.hidden 8 8": {"hidden": (8, 8)},
+        "--reward disco --disco.covariance 0.01": {"covariance": 0.01},
+        "--aim.target examples --aim.examples [[0.5,-0.25]]": {"target": "examples", "examples": [[0.5, -0.25]]},
+    }.items():
+        assert call(capsys, "grid", "room", *typed.split())[0] == 0
+        assert asked()[-1] == expected, typed
+
+
+def test_options_of_the_reward_are_recorded_in_the_grid_run(capsys, tmp_path):
+    (tmp_path / "two.txt").write_text("limit: 4\n+-+-+\n|S G|\n+-+-+\n")
+    argv = ("grid", tmp_path / "two.txt", "--bound", "expected", "--aim.hidden", 4, "--seeds", 1, "--iterations", 1, "--quiet")
+    argv += ("--aim.target", "examples", "--aim.examples", "[[0.5, -0.25]]", "--out", tmp_path / "g")
+    code, _, err = call(capsys, *argv)
+    assert (code, err) == (0, [])
+    found = json.loads((tmp_path / "g" / "config.json").read_text())["reward_options"]
+    assert (found["bound"], found["examples"], found["hidden"]) == ("expected", [[0.5, -0.25]], [4])
+
+
+@pytest.mark.parametrize("command", ["grid room", "train FetchReach-v4"])
+def test_help_shows_the_options_of_the_reward_typed_beside_it(command, capsys):
+    text = " ".join(" ".join(call(capsys, *command.split(), "--reward", "disco", "--help")[1]).split())
+    assert "--disco.covariance NUMBER|LIST a variance, one variance a feature, or a matrix (default: 1.0)" in text
+    assert "--aim." not in text.split("options ---", 1)[1]
+    assert "--bound {two-sided,one-sided,expected}" in " ".join(call(capsys, *command.split(), "--help")[1])
+
+
+def test_a_short_form_and_lists_reach_the_configuration_of_train_and_come_back_from_its_file(tmp_path):
+    matrix, states = [[0.01, 0, 0], [0, 0.02, 0], [0, 0, 1]], [[1.3, 0.7, 0.5], [1.2, 0.8, 0.5]]
+    for typed, expected in (
+        (["--bound", "one-sided"], {"bound": "one-sided"}),
+        (["--reward", "aim+r", "--bound=one-sided"], {"bound": "one-sided"}),
+        (["--reward", "disco", "--disco.covariance", "0.01"], {"covariance": 0.01}),
+        (["--reward", "disco", "--disco.covariance", json.dumps(matrix)], {"covariance": matrix}),
+        (["--aim.form", "biased", "--aim.target", "examples", "--aim.examples", json.dumps(states)], {"examples": states}),
+    ):
+        config, _ = training.parse(["FetchReach-v4", *typed])
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        runs.prepare(folder, config, {}, False)
+        again = runs.load_config(folder)
+        assert runs.plain(again.reward_options) == runs.plain(config.reward_options)
+        assert expected.items() <= again.reward_options.items()
+        made = rewards.make(again.reward, **again.reward_options)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(np.asarray(getattr(made, name)), np.asarray(value, getattr(getattr(made, name), "dtype", None)))
+        resumed, _ = training.parse(["--resume", "--out", str(folder)])
+        assert resumed == again
+
+
+BAD_OPTIONS = {
+    "grid room --aim.boundd one-sided": "did you mean --aim.bound",
+    "grid room --bound onesided": "did you mean one-sided",
+    "grid room --reward rnd --bound one-sided": "--bound is an option of the rewards aim and aim+r; the reward 'rnd' has none",
+    "train FetchReach-v4 --reward=sparse --bound=one-sided": "the reward 'sparse' has none",
+    "grid room --rnd.scale 2": "--aim.scale",
+    "grid room --aim.target examples": "go together",
+    "grid room --aim.target examples --aim.examples [[1,2,3]]": "the examples have 3 features, the goals 2",
+    "grid room --reward disco --disco.covariance [[1,2],[3]]": "--disco.covariance takes a number or a list",
+    "grid room --reward disco --disco.covariance [[1,": "not '[[1,'",
+    "grid room --reward disco --disco.covariance -1": "positive",
+    "train FetchReach-v4 --aim.examples [1e999]": "--aim.examples takes a number or a list",
+    'train FetchReach-v4 --aim.examples ["a"]': "--aim.examples takes a number or a list",
+    "train FetchReach-v4 --aim.examples {}": "--aim.examples takes a number or a list",
+    "train FetchReach-v4 --aim.examples NaN": "--aim.examples takes a number or a list",
+    "train FetchReach-v4 --aim.examples " + "[" * 100_000: "--aim.examples takes a number or a list",
+    "train FetchReach-v4 --aim.examples [" + "0," * 70_000 + "0]": "takes at most 65,536 numbers, not 70,001",
+    "train FetchReach-v4 --aim.examples [" + "0," * 700_000 + "0]": "takes at most 1,048,576 characters",
+}
+
+
+@pytest.mark.parametrize("typed", BAD_OPTIONS, ids=lambda typed: typed[:60])
+def test_a_bad_option_of_a_reward_is_answered_in_one_line(typed, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, *typed.split(), "-q")
+    assert (code, out) == (2, [])
+    assert len(err) == 1
+    assert BAD_OPTIONS[typed] in err[0]
+    assert len(err[0]) < 300
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import pytest
 
 from aimrl import grid, plots_grid, rewards
 from aimrl.envs import grid as worlds
+from aimrl.rewards.base import Reward
 from aimrl.types import UserError
 
 EASY = """\
@@ -214,6 +215,51 @@ def test_a_failure_on_the_way_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class Broken(Reward):
+    """What a user's reward may do: divide by the number of times it was updated, less two."""
+
+    task_weight: float = 0.0
+    scale: float = 1.0
+
+    def init(self, key, spec):
+        return jnp.zeros(())
+
+    def update(self, state, batches, key):
+        return state + 1.0, {"broken/updates": state}
+
+    def reward(self, state, batch):
+        return (state - 2.0) / (state - 2.0) + 0.0 * batch.next_achieved[..., 0]
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_reward_that_is_no_number_ends_the_run_in_one_line_and_nothing_is_kept(tmp_path, monkeypatch):
+    """It was saved as a finished run with success 0."""
+    file = tmp_path / "easy.txt"
+    file.write_text(EASY)
+    monkeypatch.setattr(grid.rewards, "make", lambda name, **options: Broken())
+    small = {"gather": 60, "rounds": 2, "q_batch": 8, "reward_batch": 8}
+    with pytest.raises(UserError, match=r"by iteration 2: reward/mean is nan in 2 of 2 seeds; look at what the reward Broken") as error:
+        grid.run(str(file), "broken", "paper", seeds=2, iterations=3, out=tmp_path / "run", progress=False, **small)
+    assert "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["easy.txt"]
+
+
+def test_what_blew_up_is_named_whichever_seed_it_is():
+    fine = {"soft_q/q": jnp.zeros(3), "reward/mean": jnp.ones(3)}
+    grid.check_finite(fine, Broken(), 5)
+    with pytest.raises(UserError, match=r"iteration 5: soft_q/q is inf in 1 of 3 seeds"):
+        grid.check_finite(fine | {"soft_q/q": jnp.array([0.0, jnp.inf, 0.0])}, Broken(), 5)
+
+
+def test_reward_options_reach_the_reward_also_where_the_agent_has_one_of_the_same_name():
+    world = worlds.parse(EASY, "easy")
+    made, config = grid.settings(world, "aim", "fast", reward_options={"gamma": 0.5, "bound": "expected"}, gamma=0.9)
+    assert (made.gamma, made.bound, config.q.gamma) == (0.5, "expected", 0.9)
+    assert made.lipschitz_weight == grid.PRESETS["fast"].rewards["aim"]["lipschitz_weight"]
+    with pytest.raises(UserError, match="did you mean bound"):
+        grid.settings(world, "aim", "fast", reward_options={"bond": "expected"})
+
+
 @pytest.fixture
 def quick_compilation():
     """These programs run for a second and compile for ten: the compiler's optimisations don't pay here."""
@@ -224,7 +270,7 @@ def quick_compilation():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize("name", ["sparse", "dense", "rnd", "mc", "smirl", "gail", "wgan", "aim", "aim+r"])
+@pytest.mark.parametrize("name", ["sparse", "dense", "rnd", "mc", "smirl", "gail", "wgan", "disco", "aim", "aim+r"])
 def test_every_reward_solves_a_room_with_an_easier_goal(name):
     """As the paper debugged its baselines: one that can't is broken, not beaten.
 

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from aimrl import look, rewards, runs
 from aimrl.envs.goals import Near
 from aimrl.envs.guard import GoalObs
 from aimrl.envs.vector import StepResult
-from aimrl.types import GoalSpec
+from aimrl.types import GoalSpec, UserError
 
 SPEED, HORIZON = 0.1, 30
 
@@ -68,9 +69,8 @@ def make(reward=None, n=6, dims=3, state=None, **options):
     env = Walkers(n, dims, **options)
     play = lambda obs, goal: np.zeros(len(obs) if env.spec.discrete else (len(obs), env.spec.action_dim), np.float32)  # noqa: E731
     brain = SimpleNamespace(reward=state)
-    return SimpleNamespace(
-        round=SimpleNamespace(reward=reward or Distance()), brain=brain, step=1234, play=play, make_eval_env=lambda episodes: env
-    )
+    config, round_ = SimpleNamespace(env="walkers"), SimpleNamespace(reward=reward or Distance())
+    return SimpleNamespace(config=config, round=round_, brain=brain, step=1234, play=play, make_eval_env=lambda episodes: env)
 
 
 def test_episodes_know_when_they_reached_their_goal():
@@ -127,3 +127,15 @@ def test_the_library_s_own_potential_can_be_looked_at(tmp_path):
     e = look.play(make(), 1)[0]
     direct = aim.potential(state, jnp.asarray(e.achieved), jnp.broadcast_to(jnp.asarray(e.goal), e.achieved.shape))
     np.testing.assert_allclose(look.potential(run, e.achieved, e.goal), np.asarray(direct), rtol=1e-5)
+
+
+def test_the_table_can_be_drawn_for_a_goal_of_one_s_own(tmp_path):
+    look.draw(make(), tmp_path / "three")
+    look.draw(make(), tmp_path / "own", goal=(0.5, 0.2, 0.4))
+    sizes = []
+    for name in ("three", "own"):
+        with Image.open(tmp_path / name / "figures" / "potential_table.png") as picture:
+            sizes.append(picture.size)
+    assert sizes[1][0] < sizes[0][0]  # one panel instead of three
+    with pytest.raises(UserError, match=r"has 3 finite numbers, not \[0\.5\]$"):
+        look.draw(make(), tmp_path, goal=(0.5,))

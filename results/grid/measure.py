@@ -16,18 +16,24 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
 from aimrl import grid, plots_grid, runs, theory
+from aimrl.cli.options import prefix
 from aimrl.envs import grid as worlds
+from aimrl.rewards.base import Reward
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "cells"
 REMARKS = HERE.parent / "rewards" / "README.md"
 ONE_WAY = "results/grid/one-way.txt"  # a loop whose right side can only be fallen down
 SEEDS = 32
-REWARDS = ("aim", "aim+r", "sparse", "dense", "mc", "rnd", "smirl", "wgan", "gail", "fairl")
+REWARDS = ("aim", "aim+r", "sparse", "dense", "mc", "rnd", "smirl", "wgan", "gail", "fairl", "fairl-", "disco")
 # The text of the paper as it stands: bound 1, reward f − max f without normalising, no task reward, and the penalty's weight not given.
 TEXT = {"step_bound": 1.0, "lipschitz_weight": 1.0, "normalise": "none", "margin": 0.0}
+# With the presets FAIRL learns nothing in either form. So that the two can be told apart: a reward that outweighs the entropy, a
+# discriminator that doesn't separate states from goals at once, and a faster agent.
+HOVER = {"scale": 5.0, "learning_rate": 1e-4, "q_learning_rate": 1e-2, "target_rate": 0.1, "gamma": 0.97}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +49,22 @@ class Cell:
 
     def command(self) -> str:
         out = f"runs/{self.name}"
-        if self.options:  # not every option has a flag
+        reward = grid.preset_reward(self.reward, self.preset)
+        if "examples" in self.options or any(not hasattr(reward, k) for k in self.options):  # too long for a flag, or none of the reward's
             options = {k: "every cell of the world" if k == "examples" else v for k, v in self.options.items()}
             asked = f"seeds={self.seeds}, iterations={self.iterations}, entropy={self.entropy}, out={out!r}, **{options}"
             return f"aimrl.grid.run({self.world!r}, {self.reward!r}, {self.preset!r}, {asked})"
         entropy = f" --entropy {self.entropy}" if self.entropy else ""
         return (
             f"aimrl grid {self.world} --reward {self.reward} --preset {self.preset} --seeds {self.seeds} --seed 0"
-            f" --iterations {self.iterations}{entropy} --out {out}"
+            f" --iterations {self.iterations}{entropy}{''.join(flag(reward, k, v) for k, v in self.options.items())} --out {out}"
         )
+
+
+def flag(reward: Reward, name: str, value: object) -> str:
+    """An option of a reward as typed."""
+    group, name = prefix(reward), name.replace("_", "-")
+    return f" --{group}.{'' if value else 'no-'}{name}" if isinstance(value, bool) else f" --{group}.{name} {value}"
 
 
 def cells() -> list[Cell]:
@@ -69,8 +82,11 @@ def cells() -> list[Cell]:
         listed.append(Cell(f"paper-room-aim-{form}-0.3", "room", "aim", "paper", 100, 0.3, options={"form": form}))
     for entropy in (0.3, 0.1):
         listed.append(Cell(f"text-room-aim-{entropy}", "room", "aim", "paper", 500, entropy, options=TEXT))
-    for reward in ("sparse", "dense", "mc", "rnd", "smirl", "wgan"):
+    for reward in ("sparse", "dense", "mc", "rnd", "smirl", "wgan", "fairl", "fairl-"):
         listed.append(Cell(f"fast-room-{reward}", "room", reward, "fast", 500))
+    for reward in ("fairl", "fairl-"):
+        listed.append(Cell(f"fast-windy-{reward}", "windy", reward, "fast", 50))
+        listed.append(Cell(f"hover-torus-{reward}", "torus", reward, "fast", 100, 0.05, options=HOVER))
     return listed + remarks()
 
 
@@ -166,7 +182,7 @@ def tables() -> None:
                 steps = data["steps"][np.isfinite(data["steps"])]
                 rho = [r for r in (plots_grid.rank_correlation(p, distance) for p in data["potential"]) if np.isfinite(r)]
                 row |= {"steps_to_goal": float(steps.mean()) if len(steps) else None, "spearman": float(np.mean(rho)) if rho else None}
-                row |= mass(cell.world, world, data["visits"].mean(0))
+                row |= mass(cell.world, world, data["visits"].mean(0)) | beside_goal(distance, data["visits"])
                 if about["step_bound"]:
                     row |= distances(world, data, about)
             rows.append({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
@@ -203,6 +219,15 @@ def markdown(rows: list[dict]) -> str:
     lines += ["| cell | inner room | bottom left | cells seen | bottom two rows of column 4 |", "| --- " + "| ---: " * 4 + "|"]
     places = ("in_room", "bottom_left", "outer_cells_seen", "column4_bottom2")
     lines += [f"| {n} | " + " | ".join(share(r, k) for k in places) + " |" for n, r in ends.items() if r["world"] != "torus"]
+    lines += [
+        "",
+        "FAIRL and its negative form: distance from the goal (steps of the best policy) over an episode's time, and the share of it",
+        "",
+    ]
+    lines[-2] += " spent one or two steps from the goal; the task reward beside them. `hover`: settings in `measure.py`."
+    lines += ["| cell | success | mean distance | one or two steps away |", "| --- | ---: | ---: | ---: |"]
+    shown = {n: r for n, r in ends.items() if r["reward"] in ("fairl", "fairl-") or n.endswith("-sparse-0.3")}
+    lines += [f"| {n} | {rate(r)} | {number(r, 'goal_distance')} | {share(r, 'beside_goal')} |" for n, r in shown.items()]
     lines += ["", "Torus: how evenly the time spreads over the four ways (entropy over log 4; the least visited way, 25 % at best).", ""]
     lines += ["| cell | evenness | least visited way |", "| --- | ---: | ---: |"]
     lines += [f"| {n} | {number(r, 'torus_entropy')} | {share(r, 'torus_least')} |" for n, r in ends.items() if r["world"] == "torus"]
@@ -237,12 +262,52 @@ def kept_remarks() -> dict[str, dict]:
                 for k, v in distances(world, data, about).items()
             }
         row |= {
-            "spread": f"{about['spread'][-1]:.2f}",
+            "to_90": with_error(first_at(data["rates"], data["iterations"], 0.9), 1),
+            "spread": with_error(grid.spread(data["visits"].astype(float)), 3),
             "over_time": f"{np.mean(about['spread']):.2f}",
             "seen": f"{100 * about['cells_seen'][-1]:.0f} %",
         }
         rows[cell.name] = row
     return rows
+
+
+def first_at(rates: np.ndarray, iterations: np.ndarray, least: float) -> np.ndarray:
+    """The iteration of each seed's first evaluation with that success; one evaluation after the last where there is none."""
+    late = iterations[-1] + iterations[-1] - iterations[-2]
+    return np.where((rates >= least).any(0), iterations[np.argmax(rates >= least, axis=0)], late)
+
+
+def with_error(values: np.ndarray, digits: int) -> str:
+    """Mean over seeds ± its standard error."""
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) / np.sqrt(len(values)):.{digits}f}"
+
+
+def bounds_compared() -> str:
+    """One-sided against two-sided bounds: when seeds reach 90 %, and success in the windy room at iteration 30."""
+    data = {(w, b): load(f"bound-{w}-{b}-sided")[1] for w in ("room", "windy", "one-way") for b in ("one", "two")}
+    first = {key: first_at(d["rates"], d["iterations"], 0.9) for key, d in data.items()}
+    p = {w: stats.mannwhitneyu(first[w, "one"], first[w, "two"]).pvalue for w in ("room", "windy", "one-way")}
+    one, two = (data["windy", b]["rates"][2] for b in ("one", "two"))
+    assert data["windy", "one"]["iterations"][2] == 30
+    return (
+        "One-sided against two-sided (Mann-Whitney over seeds, uncorrected): iterations to 90 % "
+        + ", ".join(f"{w} p = {v:.2f}" for w, v in p.items())
+        + f"; success in windy at iteration 30 {100 * one.mean():.0f} % against {100 * two.mean():.0f} %, "
+        + f"p = {stats.mannwhitneyu(one, two).pvalue:.2f}."
+    )
+
+
+def covers_compared() -> str:
+    """Targets that cover the room against RND: means and ranks of the spread at the end."""
+    spread = {n: grid.spread(load(f"cover-{n}")[1]["visits"].astype(float)) for n in ("visited", "examples", "rnd")}
+    rnd = spread.pop("rnd")
+    texts = [
+        f"{n} against rnd: means p = {stats.ttest_ind(s, rnd, equal_var=False).pvalue:.2f} (Welch), "
+        f"ranks p = {stats.mannwhitneyu(s, rnd).pvalue:.2f} (Mann-Whitney; medians {np.median(s):.3f} and {np.median(rnd):.3f}, "
+        f"lowest seeds {s.min():.2f} and {rnd.min():.2f})"
+        for n, s in spread.items()
+    ]
+    return f"Spread at the end, uncorrected: {'; '.join(texts)}."
 
 
 def as_critic(name: str) -> str:
@@ -308,17 +373,23 @@ def remark_tables() -> str:
     lines += [f"| {word('remark-')(n)} | {rows[n]['success']} | {rows[n]['rho']} |" for n in rows if n in changed] + [""]
     lines += ["Bonuses without the task reward (room, preset `paper`, entropy 0.3, 500 iterations):", ""]
     lines += table("bonus | success | cells seen", ("success", "seen"), "remark-bonus-", word("remark-bonus-"))
-    lines += ["The three bounds (preset `fast`; room 100 iterations, windy and the one-way loop 50):", ""]
+    lines += ["The three bounds (preset `fast`; room 100 iterations, windy and the one-way loop 50). Iterations to 90 %: each", ""]
+    lines[-2] += " seed's first evaluation with that success, one in 10 (none counts as 10 after the last); mean ± standard error."
     lines += table(
-        "world and bound | success | rank correlation | AIM's estimate | w1_hop | w1_eq4 | w1_dual", estimate, "bound-", word("bound-")
+        "world and bound | success | iterations to 90 % | rank correlation | AIM's estimate | w1_hop | w1_eq4 | w1_dual",
+        ("success", "to_90", *estimate[1:]),
+        "bound-",
+        word("bound-"),
     )
+    lines += [bounds_compared(), ""]
     lines += [
-        "How evenly an agent covers the room: entropy of its visits over that of an even spread, after 100 iterations and on average over",
+        "How evenly an agent covers the room: entropy of its visits over that of an even spread, after 100 iterations (mean ± standard",
         "",
     ]
-    lines[-2] += " them; share of the cells that 100 episodes enter (preset `fast`)."
+    lines[-2] += " error over seeds) and on average over them; share of the cells that 100 episodes enter (preset `fast`)."
     lines += table("target | spread at the end | on average | cells seen", ("spread", "over_time", "seen"), "cover-", word("cover-"))
     lines.insert(-1, f"| uniform random actions (exact) | {grid.spread(at_random(worlds.load('room'))):.2f} | | |")
+    lines += [covers_compared(), ""]
     critics = [n for n in ("fast-room-aim", "paper-room-aim-0.3", "fast-windy-aim", "fast-torus-aim") if (CELLS / f"{n}.npz").exists()]
     lines += [
         "f in the critic's place: the agent climbs f one step ahead instead of learning Q (exact chance to arrive, mean of seeds).",
@@ -354,6 +425,15 @@ def mass(name: str, world: worlds.World, visits: np.ndarray) -> dict[str, float]
         "bottom_left": float(share[(x <= 3) & (y <= 2)].sum()),
         "outer_cells_seen": float((visits[~inside] > 0.01).mean()),
         "column4_bottom2": float(share[(x == 4) & (y <= 1)].sum()),
+    }
+
+
+def beside_goal(distance: np.ndarray, visits: np.ndarray) -> dict[str, float]:
+    """Mean distance from the goal, in steps of the best policy, over an episode's time; the share spent one or two steps from it."""
+    share = visits / visits.sum(1, keepdims=True)
+    return {
+        "goal_distance": float((share * distance).sum(1).mean()),
+        "beside_goal": float(share[:, (distance > 0) & (distance < 2.5)].sum(1).mean()),
     }
 
 

@@ -35,9 +35,7 @@ class Config:
 
     potential_updates: int = 20  # reward updates a round (disc_steps)
     potential_batch: int = 256
-    potential_window: int = (
-        2_000  # newest transitions the reward learns from (the paper's small buffer); with moved_fraction, of each kind
-    )
+    potential_window: int = 2_000  # newest transitions the reward learns from (the paper's small buffer); with moved_fraction, of each kind
 
     curiosity: float = 0.0  # weight of a novelty bonus (RND) on achieved goals: gets an object moved before anything else can be learned
 

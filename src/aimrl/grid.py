@@ -350,11 +350,28 @@ PRESETS = {
 }
 
 
-def settings(world: worlds.World, reward: str, preset: str, entropy: float | None = None, **overrides: Any) -> tuple[Reward, GridConfig]:
-    """A preset's reward and configuration; overrides name a field of GridConfig, of SoftQConfig or an option of the reward."""
+def preset_reward(reward: str, preset: str, **options: Any) -> Reward:
+    """A reward as a preset sets it, with options of its own."""
     if preset not in PRESETS:
         raise UserError(nearest(preset, PRESETS, "preset"))
-    config, options = PRESETS[preset].config, PRESETS[preset].rewards.get(reward, {})
+    return rewards.make(reward, **PRESETS[preset].rewards.get(reward, {}) | options)
+
+
+def settings(
+    world: worlds.World,
+    reward: str,
+    preset: str,
+    entropy: float | None = None,
+    reward_options: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> tuple[Reward, GridConfig]:
+    """A preset's reward and configuration; overrides name a field of GridConfig, of SoftQConfig or an option of the reward.
+
+    `gamma` is the agent's: what a reward calls by the same name is reached by `reward_options`.
+    """
+    if preset not in PRESETS:
+        raise UserError(nearest(preset, PRESETS, "preset"))
+    config = PRESETS[preset].config
     overrides = PRESETS[preset].learning.get(reward, {}) | overrides
     if preset == "paper" and world.windy.any():
         overrides = {"q_hidden": (128, 128)} | overrides  # the paper's wider Q network where there is wind
@@ -365,7 +382,7 @@ def settings(world: worlds.World, reward: str, preset: str, entropy: float | Non
     if entropy is not None:
         overrides["entropy"] = entropy
     known = {k: overrides.pop(k) for k in list(overrides) if k in q_fields or k in top}
-    made = rewards.make(reward, **options | overrides)
+    made = preset_reward(reward, preset, **overrides | (reward_options or {}))
     q = dataclasses.replace(config.q, **{q_fields[k]: tuple(v) if isinstance(v, list) else v for k, v in known.items() if k in q_fields})
     config = dataclasses.replace(config, q=q, **{k: v for k, v in known.items() if k in top})
     if not (isinstance(q.entropy, int | float) and 0 < q.entropy < math.inf):
@@ -430,6 +447,7 @@ def train(
     for mark in marks:
         carry, metrics = program.chunk(carry, jnp.asarray(mark - done))
         done = mark
+        check_finite(metrics, reward, done)
         outcome = program.evaluate_all(carry.agent, jax.vmap(lambda k, mark=mark: jax.random.fold_in(k, mark))(keys), EPISODES)
         maps = program.maps_all(carry)
         line = {
@@ -457,6 +475,18 @@ def train(
     )
 
 
+def check_finite(metrics: Metrics, reward: Reward, iteration: int) -> None:
+    """Metrics of every seed that are numbers, or one clear line: what isn't spreads to the networks, and no result can come of it."""
+    for name in sorted(metrics, key=lambda name: name != "reward/mean"):  # the reward first: it is the cause more often than the agent
+        bad = ~np.isfinite(np.asarray(metrics[name]))
+        if bad.any():
+            value = np.asarray(metrics[name])[bad].flat[0]
+            raise UserError(
+                f"learning blew up by iteration {iteration}: {name} is {value} in {bad.sum()} of {bad.size} seeds; "
+                f"look at what the reward {type(reward).__name__} returns, or try a smaller learning rate"
+            )
+
+
 def run(
     world: str,
     reward: str = "aim",
@@ -467,11 +497,12 @@ def run(
     entropy: float | None = None,
     out: Path | str = "runs/grid",
     progress: bool = True,
+    reward_options: dict[str, Any] | None = None,
     **overrides: Any,
 ) -> dict[str, Any]:
     """`aimrl grid`: train, evaluate, draw. Writes `out` only when all went well; returns the command's JSON object."""
     loaded = worlds.load(world)
-    made, config = settings(loaded, reward, preset, entropy, **overrides)
+    made, config = settings(loaded, reward, preset, entropy, reward_options, **overrides)
     for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0), ("iterations", iterations, 1)):
         if not (isinstance(value, int) and value >= least):
             raise UserError(f"{name} must be a whole number of at least {least}, not {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aimrl import runs
+from aimrl.types import UserError
 
 if TYPE_CHECKING:
     from aimrl.train import Run
@@ -26,19 +28,23 @@ class Episode(NamedTuple):
     reached: int
 
 
-def draw(run: Run, folder: Path, episodes: int = 20) -> dict[str, Any]:
+def draw(run: Run, folder: Path, episodes: int = 20, goal: Sequence[float] = ()) -> dict[str, Any]:
     """Write `figures/potential_table.png`, `potential_episode.png` and `potential.json` below `folder`; returns the numbers.
 
-    Rewards without a potential (sparse, dense, …) have nothing to look at: the result is empty. Goals of other than 2 or 3 features have no
-    plane to draw.
+    The table is drawn for `goal`, or if none is given for the goals of three episodes. Rewards without a potential (sparse, dense, …) have
+    nothing to look at: the result is empty. Goals of other than 2 or 3 features have no plane to draw.
     """
     if not hasattr(run.round.reward, "potential"):
         return {}
     played = play(run, episodes)
+    size = len(played[0].goal)
+    if len(goal) not in (0, size) or not np.isfinite(np.asarray(goal, float)).all():
+        raise UserError(f"a goal of {run.config.env} has {size} finite numbers, not {list(goal)}")
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    if len(played[0].goal) in (2, 3):
-        draw_plane(run, played, figures / "potential_table.png")
+    if size in (2, 3):
+        asked = [Episode(np.zeros((0, size)), np.asarray(goal, float), -1)] if len(goal) else _chosen(played)
+        draw_plane(run, played, asked, figures / "potential_table.png")
     draw_episodes(run, played, figures / "potential_episode.png")
     found = measure(run, played)
     runs.write_json(figures / "potential.json", found)
@@ -120,16 +126,15 @@ def _chosen(played: list[Episode]) -> list[Episode]:
     return sorted(played, key=lambda e: -float(np.linalg.norm(e.achieved[0] - e.goal)))[:_PANELS]
 
 
-def draw_plane(run: Run, played: list[Episode], path: Path) -> None:
-    """The steps to the goal that f implies, over the first two goal features; a third is the goal's own."""
+def draw_plane(run: Run, played: list[Episode], chosen: list[Episode], path: Path) -> None:
+    """f over the first two goal features, where the episodes played, for the chosen ones' goals; a third feature is the goal's own."""
     from matplotlib.figure import Figure
 
-    points = np.concatenate([e.achieved[:, :2] for e in played] + [e.goal[None, :2] for e in played])
+    points = np.concatenate([x for e in (*played, *chosen) for x in (e.achieved[:, :2], e.goal[None, :2])])
     low, high = points.min(0), points.max(0)
     middle, half = (low + high) / 2, 0.58 * max(float((high - low).max()), 1e-3)
     axes = [np.linspace(m - half, m + half, _CELLS) for m in middle]
     plane = np.stack(np.meshgrid(*axes), -1)
-    chosen = _chosen(played)
     maps = []
     for e in chosen:
         cells = np.concatenate([plane, np.broadcast_to(e.goal[2:], (*plane.shape[:2], len(e.goal) - 2))], -1)
@@ -142,12 +147,14 @@ def draw_plane(run: Run, played: list[Episode], path: Path) -> None:
         drawn = panel.pcolormesh(*axes, values, cmap="viridis", vmin=limits[0], vmax=limits[1], shading="gouraud", rasterized=True)
         if np.ptp(values) > 0:
             panel.contour(*axes, values, levels=8, colors="white", linewidths=0.6, alpha=0.6)
-        panel.plot(*e.achieved[:, :2].T, "-", color="white", lw=2.4)
-        panel.plot(*e.achieved[:, :2].T, "-", color="#c1272d", lw=1.2, label="episode")
-        panel.plot(*e.achieved[0, :2], "o", color="#c1272d", mec="white", ms=7, label="start")
+        if len(e.achieved):
+            panel.plot(*e.achieved[:, :2].T, "-", color="white", lw=2.4)
+            panel.plot(*e.achieved[:, :2].T, "-", color="#c1272d", lw=1.2, label="episode")
+            panel.plot(*e.achieved[0, :2], "o", color="#c1272d", mec="white", ms=7, label="start")
         panel.plot(*e.goal[:2], "*", color="#ffcf33", mec="black", ms=15, label="goal")
-        height = f"at z = {e.goal[2]:.2f}, " if len(e.goal) == 3 else ""
-        panel.set_title(f"{height}{'reached in ' + str(e.reached) + ' steps' if e.reached > 0 else 'not reached'}", fontsize=10)
+        height = [f"at z = {e.goal[2]:.2f}"] if len(e.goal) == 3 else []
+        ended = [f"reached in {e.reached} steps" if e.reached > 0 else "not reached"] if len(e.achieved) else []
+        panel.set_title(", ".join(height + ended), fontsize=10)
         panel.set(aspect="equal", xlabel="goal feature x")
     panels[0].set_ylabel("goal feature y")
     figure.colorbar(drawn, ax=list(panels), label="potential f(s, g)", shrink=0.85)

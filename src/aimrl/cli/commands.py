@@ -43,6 +43,30 @@ class TrainCommand:
         return training.run(argv)
 
 
+@dataclass(frozen=True)
+class GridCommand:
+    """`grid` has the options of the reward that is typed as well."""
+
+    help: Help
+
+    def options(self, argv: Sequence[str] = ()) -> type:
+        return self._made(argv)[0]
+
+    def start(self, argv: Sequence[str]) -> None:
+        made, name, reward = self._made(argv)
+        typed = options.parse(made, argv, self.help)
+        grid(Grid(**{f: getattr(typed, f) for f in Grid.__dataclass_fields__}), options.changed(getattr(typed, name), reward))
+
+    def _made(self, argv: Sequence[str]) -> tuple[type, str, Any]:
+        """The class of options, and the reward that the preset in `argv` starts from under the prefix of its options."""
+        from aimrl.grid import preset_reward
+
+        asked = options.typed_value(argv, "--reward") or Grid.reward
+        reward = preset_reward(asked, options.typed_value(argv, "--preset") or Grid.preset)
+        group = options.reward_group(asked, reward, argv)
+        return options.tyro_class(Grid, [*options.columns(Grid), options.group(*group)]), *group
+
+
 def answer(result: Any, text: str, as_json: bool) -> None:
     """The result on standard output, for a program or for a person."""
     from aimrl.runs import plain
@@ -65,6 +89,7 @@ class Eval:
     video: bool = False  # draw some episodes to OUT/videos (MP4 and GIF)
     video_episodes: int = 3  # episodes to draw
     figures: bool = False  # draw the learned potential to OUT/figures
+    goal: tuple[float, ...] = ()  # goal for which the potential is drawn; goals of three episodes when left out
     out: Path | None = field(default=None, metadata={"short": "-o"})  # folder of videos and figures; RUN when left out
     json: bool = False
 
@@ -95,7 +120,7 @@ def evaluate(o: Eval) -> None:
     if o.figures:
         from aimrl import look
 
-        found = look.draw(run, out)
+        found = look.draw(run, out, goal=o.goal)
         note(f"figures: {out / 'figures'}" if found else f"no figures: the reward '{run.config.reward}' learns no potential")
     answer(record, text, o.json)
 
@@ -117,11 +142,11 @@ class Grid:
     json: bool = False
 
 
-def grid(o: Grid) -> None:
+def grid(o: Grid, reward_options: dict[str, Any]) -> None:
     from aimrl import grid
 
     out = o.out or Path("runs") / f"grid-{Path(o.world).stem}-{o.reward}"
-    result = grid.run(o.world, o.reward, o.preset, o.seeds, o.seed, o.iterations, o.entropy, out, progress=not o.quiet)
+    result = grid.run(o.world, o.reward, o.preset, o.seeds, o.seed, o.iterations, o.entropy, out, not o.quiet, reward_options)
     rates = [float(r) for r in result["success_rate"]]
     text = f"{o.world}, reward {o.reward}, {result['iterations']} iterations, {result['env_steps']:,} environment steps a seed: "
     text += f"success {sum(rates) / len(rates):.0%} (worst seed {min(rates):.0%}, best {max(rates):.0%}); results in {out}"
@@ -356,7 +381,7 @@ def doctor(o: Doctor) -> int:
     return 0 if healthy else 2
 
 
-COMMANDS: dict[str, Command | TrainCommand] = {
+COMMANDS: dict[str, Command | TrainCommand | GridCommand] = {
     "train": TrainCommand(),
     "eval": Command(
         Help(
@@ -367,18 +392,19 @@ COMMANDS: dict[str, Command | TrainCommand] = {
         Eval,
         evaluate,
     ),
-    "grid": Command(
+    "grid": GridCommand(
         Help(
             "grid",
-            "Train on a grid world, all seeds in one compiled program, and draw what was learned.",
+            "Train on a grid world, all seeds in one compiled program, and draw what was learned.\n\n"
+            "Every option of the reward is one here; the values shown are those of the preset and reward typed beside --help.",
             (
                 "aimrl grid room",
                 "aimrl grid windy --reward sparse --seeds 32 --iterations 50 --json",
+                "aimrl grid windy --bound two-sided --out runs/windy-two-sided",
+                "aimrl grid room --aim.form to-goal       # any option of the reward",
                 "aimrl grid my_maze.txt --out runs/maze",
             ),
-        ),
-        Grid,
-        grid,
+        )
     ),
     "theory": Command(
         Help(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import re
 import shutil
 import textwrap
@@ -27,6 +28,8 @@ COMMON_HELP = {  # of options that many commands have
 
 
 SHORT_Q = {"short": "-q"}  # metadata of --quiet
+SHORT_FORMS = {"bound": "--bound"}  # of options in groups: --bound is --aim.bound
+MAX_TEXT, MAX_NUMBERS = 1 << 20, 1 << 16  # characters and numbers in the value of an option that takes a list
 
 
 def place(metavar: str) -> dict[str, str]:
@@ -84,11 +87,14 @@ def columns(cls: type, defaults: Any = None, skip: Sequence[str] = ()) -> list[C
     texts, hints = comments(cls), typing.get_type_hints(cls)
     found: list[Column] = []
     for f in dataclasses.fields(cls):
-        if not f.init or f.name in skip or hints[f.name] is Any:  # a field of any type can't be typed
+        if not f.init or f.name in skip:
             continue
         help_ = texts.get(f.name) or COMMON_HELP.get(f.name, "")
-        short = [f.metadata["short"]] if "short" in f.metadata else None
-        marks: tuple[Any, ...] = (tyro.conf.arg(help=help_, metavar=f.metadata.get("metavar") or _metavar(hints[f.name]), aliases=short),)
+        short = f.metadata.get("short") or SHORT_FORMS.get(f.name)
+        metavar = f.metadata.get("metavar") or _metavar(hints[f.name])
+        marks: tuple[Any, ...] = (tyro.conf.arg(help=help_, metavar=metavar, aliases=[short] if short else None),)
+        if hints[f.name] is Any:
+            marks += (_numbers_spec(),)
         if "metavar" in f.metadata:
             marks += (tyro.conf.Positional,)
         elif f.default is False and cls.__module__.startswith("aimrl.cli"):
@@ -96,6 +102,46 @@ def columns(cls: type, defaults: Any = None, skip: Sequence[str] = ()) -> list[C
         default = f.default if defaults is None else getattr(defaults, f.name)
         found.append((f.name, typing.Annotated[(hints[f.name], *marks)], default))  # pyright: ignore[reportInvalidTypeForm]
     return found
+
+
+def _numbers_spec() -> Any:
+    """How tyro reads a field of any type: a number, or a list of numbers as JSON."""
+    import tyro
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NUMBER|LIST",
+        instance_from_str=lambda words: numbers(words[0]),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [_shown(value)],
+    )
+
+
+def numbers(text: str) -> Any:
+    """A number, or a list of numbers or of equally long such lists, from JSON."""
+    import numpy as np
+
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"takes at most {MAX_TEXT:,} characters, not {len(text):,}")
+    try:
+        value = json.loads(text)
+        whole = np.asarray(value)
+        kept = whole.dtype.kind in "if" and whole.size > 0 and np.isfinite(whole.astype(np.float64)).all()
+    except (ValueError, OverflowError, RecursionError):  # also rows of different lengths
+        kept, whole = False, np.zeros(0)
+    if not kept:
+        raise ValueError(f"takes a number or a list such as [0.1, 0.2] or [[1, 0], [0, 1]], not {text[:60]!r}")
+    if whole.size > MAX_NUMBERS:
+        raise ValueError(f"takes at most {MAX_NUMBERS:,} numbers, not {whole.size:,}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """The default of a field of any type, for help."""
+    from aimrl.runs import plain
+
+    text = str(plain(value))
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _metavar(kind: Any) -> str | None:
@@ -114,12 +160,33 @@ def group(name: str, instance: Any) -> Column:
     return name, made, made()
 
 
+def reward_group(name: str, reward: Any, argv: Sequence[str]) -> tuple[str, Any]:
+    """The prefix of a reward's options and the reward, for `group`; a short form that it doesn't have is refused."""
+    own = {f.name for f in dataclasses.fields(reward)}
+    for option, short in SHORT_FORMS.items():
+        if option not in own and any(token.split("=")[0] == short for token in argv):
+            raise UserError(f"{short} is an option of the rewards aim and aim+r; the reward '{name}' has none")
+    return prefix(reward), reward
+
+
+def prefix(reward: Any) -> str:
+    """What a reward's options begin with: `aim` for aim and aim+r."""
+    return type(reward).__name__.lower()
+
+
+def changed(typed: Any, instance: Any) -> dict[str, Any]:
+    """The options of a group that differ from the object they were made from."""
+    from aimrl.runs import plain
+
+    names = [f.name for f in dataclasses.fields(typed)]
+    return {name: getattr(typed, name) for name in names if plain(getattr(typed, name)) != plain(getattr(instance, name))}
+
+
 def tyro_class(cls: type, made_of: Sequence[Column]) -> type:
     """A dataclass of columns, those without a default first; it carries the first line of `cls`'s docstring."""
     ordered = sorted(made_of, key=lambda column: column[2] is not MISSING)
-    made = dataclasses.make_dataclass(
-        cls.__name__, [(n, k) if d is MISSING else (n, k, field(default=d)) for n, k, d in ordered], frozen=True
-    )
+    start = lambda d: field(default_factory=lambda: d)  # noqa: E731  # not default=, which refuses arrays
+    made = dataclasses.make_dataclass(cls.__name__, [(n, k) if d is MISSING else (n, k, start(d)) for n, k, d in ordered], frozen=True)
     made.__doc__ = (inspect.getdoc(cls) or "").split("\n")[0]
     return made
 
@@ -175,6 +242,8 @@ def _reason(box: str, made: type, argv: Sequence[str]) -> str:
         return nearest(value, re.findall(r"'([^']*)'", valid), f"value of {name}")
     if bad := re.match(r"Error parsing (\S+): (invalid literal for int|could not convert string to float).*'(.*)'$", reason):
         return f"{bad[1]} can't be '{bad[3]}': it takes a {'whole ' if 'int' in bad[2] else ''}number"
+    if bad := re.match(r"Error parsing (\S+): (takes .*)$", reason):  # of `numbers`
+        return f"{bad[1]} {bad[2]}"
     return reason[0].lower() + reason[1:].rstrip(".")
 
 
