@@ -1,10 +1,12 @@
 """The report as text and in a real browser."""
 
+import dataclasses
 import json
 import os
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+from pathlib import Path
 
 import imageio.v3 as iio
 import numpy as np
@@ -13,7 +15,9 @@ from browser import Visit, chromium
 from run_folders import make_run, write_lines
 
 from aimrl import report, runs
+from aimrl.grid import preset_reward
 from aimrl.report import content
+from aimrl.report.commands import grid_command
 from aimrl.types import UserError
 
 HOSTILE = [
@@ -282,6 +286,19 @@ def test_the_command_spells_out_what_differs_from_the_preset(tmp_path):
         "aimrl train FetchPush-v4 --reward aim --agent td3 --preset fast --steps 20000 --seed 0 --no-normalise-inputs "
         "--her-ratio 0.5 --end-on-success --aim.form shaped --out 'my run'"
     )
+
+
+def test_the_command_of_a_grid_run_names_its_reward_s_options():
+    options = {f.name: getattr(preset_reward("aim", "fast"), f.name) for f in dataclasses.fields(preset_reward("aim", "fast"))}
+    config = {
+        "world": "room",
+        "reward": "aim",
+        "preset": "fast",
+        "seeds": 2,
+        "reward_options": runs.plain(options | {"bound": "two-sided"}),
+    }
+    run = content.GridRun(Path("runs/g"), config, {})
+    assert grid_command(run) == "aimrl grid room --reward aim --preset fast --seeds 2 --aim.bound two-sided --out g"
 
 
 # --- browser -----------------------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def draw(run: Run, folder: Path, episodes: int = 20, goal: Sequence[float] = ())
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     if size in (2, 3):
-        asked = [Episode(np.zeros((0, size)), np.asarray(goal, float), -1)] if len(goal) else _chosen(played)
+        asked = [Episode(np.zeros((0, size), np.float32), np.asarray(goal, np.float32), -1)] if len(goal) else _chosen(played)
         draw_plane(run, played, asked, figures / "potential_table.png")
     draw_episodes(run, played, figures / "potential_episode.png")
     found = measure(run, played)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from pathlib import Path
@@ -58,12 +59,20 @@ def command(config: dict[str, Any], folder: Path) -> str:
         if name in ("env", "reward", "agent", "preset", "steps", "seed") or runs.plain(value) == runs.plain(default):
             continue
         if name in ("agent_options", "reward_options"):
-            group = agent if name == "agent_options" else reward.removesuffix("+r").removesuffix("-")
-            changed = {k: v for k, v in value.items() if runs.plain(default).get(k) != v} if isinstance(value, dict) else {}
-            words += [w for k, v in changed.items() for w in _flag(f"{group}.{k}", v)]
+            words += _group(agent if name == "agent_options" else _prefix(reward), value, runs.plain(default))
         else:
             words += _flag(name, value)
     return shlex.join([*words, "--out", folder.name])
+
+
+def _prefix(reward: str) -> str:
+    return reward.removesuffix("+r").removesuffix("-")
+
+
+def _group(prefix: str, options: Any, base: dict[str, Any]) -> list[str]:
+    """The options of an agent or a reward that differ from the preset's."""
+    changed = {k: v for k, v in options.items() if base.get(k) != v} if isinstance(options, dict) else {}
+    return [w for k, v in changed.items() for w in _flag(f"{prefix}.{k}", v)]
 
 
 def _flag(name: str, value: Any) -> list[str]:
@@ -71,12 +80,19 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         group, _, last = name.rpartition(".")
         return [f"--{name}" if value else f"--{group + '.' if group else ''}no-{last}"]
+    if isinstance(value, list) and any(isinstance(v, list) for v in value):  # rows: as JSON
+        return [f"--{name}", json.dumps(value)]
     return [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
 
 
 def grid_command(g: GridRun) -> str:
+    from aimrl.grid import preset_reward
+
     c = g.config
     words = ["aimrl", "grid", str(c.get("world", "?"))]
     for key in ("reward", "preset", "seeds", "seed", "iterations"):
         words += [f"--{key}", str(c[key])] if key in c else []
+    with contextlib.suppress(UserError, TypeError):  # names of another version
+        preset = preset_reward(str(c.get("reward")), str(c.get("preset")))
+        words += _group(_prefix(str(c.get("reward"))), c.get("reward_options"), runs.plain(vars(preset)))
     return shlex.join([*words, "--out", g.folder.name])
