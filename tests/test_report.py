@@ -1,6 +1,5 @@
 """The report as text and in a real browser."""
 
-import dataclasses
 import json
 import os
 import re
