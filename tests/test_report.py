@@ -288,14 +288,8 @@ def test_the_command_spells_out_what_differs_from_the_preset(tmp_path):
 
 
 def test_the_command_of_a_grid_run_names_its_reward_s_options():
-    options = {f.name: getattr(preset_reward("aim", "fast"), f.name) for f in dataclasses.fields(preset_reward("aim", "fast"))}
-    config = {
-        "world": "room",
-        "reward": "aim",
-        "preset": "fast",
-        "seeds": 2,
-        "reward_options": runs.plain(options | {"bound": "two-sided"}),
-    }
+    reward = preset_reward("aim", "fast", bound="two-sided")
+    config = {"world": "room", "reward": "aim", "preset": "fast", "seeds": 2, "reward_options": runs.plain(vars(reward))}
     run = content.GridRun(Path("runs/g"), config, {})
     assert grid_command(run) == "aimrl grid room --reward aim --preset fast --seeds 2 --aim.bound two-sided --out g"
 

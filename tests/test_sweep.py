@@ -164,7 +164,7 @@ def test_a_pipe_as_specification_is_refused_instead_of_waited_for(tmp_path):
 
 
 def test_a_missing_specification_is_answered_in_one_line(tmp_path):
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="does not exist"):
         sweep.load_spec(tmp_path / "none.toml")
 
 

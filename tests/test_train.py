@@ -157,11 +157,8 @@ def test_trainer_state_is_only_arrays(tmp_path):
 
 
 def test_targets_are_bounded_by_what_the_reward_allows():
-    from aimrl.envs import vector
-    from aimrl.train import target_bounds
-
     with vector.make(point_goal, 1, 0) as env:
-        bounds = lambda name, **o: target_bounds(make_reward(name, **o), env.task, env.spec, 0.9)  # noqa: E731
+        bounds = lambda name, **o: target_bounds(make_reward(name, **o), env.task, 0.9)  # noqa: E731
         assert bounds("sparse") == pytest.approx({"q_low": -10.0, "q_high": 0.0})
         metric = {"shape": "metric", "form": "to-goal", "worst": 2.0}
         assert bounds("aim", **metric) == pytest.approx({"q_low": -20.0, "q_high": 0.0})
