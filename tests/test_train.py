@@ -313,3 +313,17 @@ def test_a_time_limit_can_be_given_to_an_environment_without_one(tmp_path):
     run = train(config(steps=120, horizon=7), tmp_path / "r", env=endless)
     assert run.evaluate(2)["steps_to_goal"] is not None
     assert run.spec.horizon == 7
+
+
+def test_whatever_asks_for_a_checkpoint_networks_that_blew_up_get_none(tmp_path):
+    """As when an environment fails in the evaluation right after the update that did it."""
+    with vector.make(point_goal, 1, 0) as env:
+        t = Trainer(config(reward="dense"), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
+    runs.write_json(tmp_path / "config.json", {})
+    t.newest = {"reward/mean": -0.5, "agent/q": float("nan")}
+    with pytest.raises(UserError, match="learning blew up at step 0: agent/q is nan; there is no checkpoint yet"):
+        t.save()
+    assert runs.checkpoint_steps(tmp_path) == []
+    t.newest = {"reward/mean": -0.5, "agent/q": -3.0}
+    t.save()
+    assert runs.checkpoint_steps(tmp_path) == [0]

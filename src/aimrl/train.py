@@ -311,6 +311,7 @@ class Trainer:
         self._collector: Collector | None = None
         self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
         self.step = self.saved = 0
+        self.newest: Metrics = {}  # of the last round of updates
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
         self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
@@ -333,6 +334,7 @@ class Trainer:
                 if not metrics:
                     self.listen("learning", {"step": self.step})
                 self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
+                self.newest = metrics
             done = self.step >= c.steps
             if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000))):
                 self.log(metrics)
@@ -340,8 +342,6 @@ class Trainer:
                 self.evaluate()
             self.listen("round", {"step": self.step, "learned": learned})
             stopped = not done and stop()
-            if metrics and (done or stopped or _passed(before, self.step, c.checkpoint_every)):
-                self.check(metrics)
             if done or _passed(before, self.step, c.checkpoint_every):
                 self.rebuild()
                 self.save()
@@ -466,6 +466,8 @@ class Trainer:
     # --- checkpoints ---------------------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
+        if self.newest:
+            self.check(self.newest)
         if not (self.folder / "config.json").is_file():  # not half made again
             raise FileNotFoundError(errno.ENOENT, "the run folder has vanished")
         rows = replay.used_rows(self.ring)
