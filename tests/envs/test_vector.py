@@ -443,7 +443,7 @@ def _made_before_it_goes_wrong(how: str) -> VectorGoalEnv:
 @pytest.mark.parametrize("processes", [False, True])
 def test_a_hung_environment_is_given_up_on_and_named(processes):
     index, beyond = odd_one_out(3, seed=SEED)
-    with make(lambda: TimeLimit(Rogue("hang", 2, beyond), 5), 3, seed=SEED, timeout_s=2.5, processes=processes) as env:
+    with make(lambda: TimeLimit(Rogue("hang", 2, beyond), 5), 3, seed=SEED, threads=3, timeout_s=2.5, processes=processes) as env:
         env.reset()
         env.step(np.zeros((3, 1)))
         with pytest.raises(EnvFault, match=rf"environment {index}, step 2: no answer within 2.5 s \(hung\)"):
@@ -452,9 +452,19 @@ def test_a_hung_environment_is_given_up_on_and_named(processes):
             env.step(np.zeros((3, 1)))
 
 
-def test_a_worker_that_dies_is_named_with_its_exit_code():
+def test_where_others_wait_for_the_hung_environment_all_that_may_be_it_are_named():
+    with make(lambda: TimeLimit(Rogue("hang", 2), 5), 3, seed=SEED, threads=1, timeout_s=2.5, processes=True) as env:
+        env.reset()
+        env.step(np.zeros((3, 1)))
+        with pytest.raises(EnvFault, match=r"environment 0, step 2: no answer within 2.5 s \(it or one of \[1, 2\] hung\)"):
+            env.step(np.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_worker_that_dies_is_named_with_its_exit_code(threads):
+    """With one thread the others wait for its turn to end: they must not be taken for hung."""
     index, beyond = odd_one_out(3, seed=SEED)
-    with make(lambda: TimeLimit(Rogue("die", 2, beyond), 5), 3, seed=SEED, processes=True) as env:
+    with make(lambda: TimeLimit(Rogue("die", 2, beyond), 5), 3, seed=SEED, threads=threads, processes=True) as env:
         env.reset()
         env.step(np.zeros((3, 1)))
         with pytest.raises(EnvFault, match=rf"environment {index}, step 2: its worker process died \(exit code 17\)"):

@@ -17,9 +17,11 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
+from multiprocessing import connection
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -353,15 +355,33 @@ class _GymVector:
         vec = self._vec
         try:
             getattr(vec, f"{what}_async")(**arguments)
+            self._await_processes()
             return getattr(vec, f"{what}_wait")(timeout=self._timeout)
-        except multiprocessing.TimeoutError:
-            silent = next((i for i, pipe in enumerate(vec.parent_pipes) if not pipe.poll(0)), 0)
-            raise _Lost(silent, f"no answer within {self._timeout:g} s (hung)") from None
         except (EOFError, OSError):
             for process in vec.processes:
                 process.join(0.2)  # the dead one is about to be known as such
-            dead = next((i for i, p in enumerate(vec.processes) if not p.is_alive()), 0)
-            raise _Lost(dead, f"its worker process died (exit code {vec.processes[dead].exitcode})") from None
+            raise self._died(next((i for i, p in enumerate(vec.processes) if not p.is_alive()), 0)) from None
+
+    def _await_processes(self) -> None:
+        """Returns when every worker has answered. One that dies keeps its turn, so that the others would wait for it until the time is up."""
+        silent = {pipe: i for i, pipe in enumerate(self._vec.parent_pipes)}
+        ends = {process.sentinel: i for i, process in enumerate(self._vec.processes)}
+        deadline = time.monotonic() + self._timeout
+        while silent:
+            ready = connection.wait([*silent, *ends], max(deadline - time.monotonic(), 0.0))
+            if dead := [ends[end] for end in ready if end in ends]:
+                raise self._died(dead[0])
+            if not ready:
+                first, *others = silent.values()
+                who = f"it or one of {others} " if others else ""  # a hung one keeps its turn, too, and the others wait
+                raise _Lost(first, f"no answer within {self._timeout:g} s ({who}hung)")
+            for pipe in ready:
+                del silent[pipe]
+
+    def _died(self, index: int) -> _Lost:
+        process = self._vec.processes[index]
+        process.join(1.0)
+        return _Lost(index, f"its worker process died (exit code {process.exitcode})")
 
     def _abandon(self) -> None:
         self._vec.closed = True
