@@ -363,7 +363,7 @@ class _GymVector:
             raise self._died(next((i for i, p in enumerate(vec.processes) if not p.is_alive()), 0)) from None
 
     def _await_processes(self) -> None:
-        """Returns when every worker has answered. One that dies keeps its turn, so that the others would wait for it until the time is up."""
+        """Returns when every worker has answered. One that dies keeps its turn: the others would wait for it until the time is up."""
         silent = {pipe: i for i, pipe in enumerate(self._vec.parent_pipes)}
         ends = {process.sentinel: i for i, process in enumerate(self._vec.processes)}
         deadline = time.monotonic() + self._timeout
