@@ -12,6 +12,8 @@ PROMISED = (
 MEASURED = {
     "learner": {"sgemm_gflops": 100.0, "update_ms": 10.0, "update_ms_sparse": 9.5, "aim_share": 0.05},
     "loop": {"steps_per_s": 150.0, "first_update_s": 7.0},
+    "learner_bfloat16": {"update_ms_bfloat16": 8.0},
+    "loop_bfloat16": {"steps_per_s_bfloat16": 225.0},
     "sb3": {"sb3_steps_per_s": 75.0},
     "sbx": {"sbx_steps_per_s": 100.0},
     "envs": {"envpool_steps_per_s": 2400.0, "gym_steps_per_s": 1000.0},
@@ -20,7 +22,9 @@ MEASURED = {
 }
 
 
-def test_the_ratios_are_those_of_what_was_measured(monkeypatch):
+@pytest.mark.parametrize("narrow", [True, False])
+def test_the_ratios_are_those_of_what_was_measured(monkeypatch, narrow):
+    monkeypatch.setattr(bench, "multiplies_bfloat16", lambda: narrow)
     halved = lambda part, cores: {k: v / 2 if cores and k == "steps_per_s" else v for k, v in MEASURED[part].items()}  # noqa: E731
     monkeypatch.setattr(bench, "_measure", lambda part, cores, quick: halved(part, cores))
     found = bench.bench()
@@ -28,6 +32,8 @@ def test_the_ratios_are_those_of_what_was_measured(monkeypatch):
     assert found["update_floor_ratio"] == pytest.approx(10.0 / (830 / 100), abs=1e-4)  # 830 MFLOP at 100 GFLOP/s are 8.3 ms
     assert (found["sb3_ratio"], found["sbx_ratio"], found["env_ratio"]) == (2.0, 1.5, 2.4)
     assert (found["sb3_ratio_1core"], found["sbx_ratio_1core"]) == (1.0, 0.75)
+    assert found.get("sb3_ratio_bfloat16") == (3.0 if narrow else None)
+    assert found.get("sbx_ratio_bfloat16_1core") == (2.25 if narrow else None)
 
 
 def test_a_missing_peer_is_said_in_one_line(monkeypatch):

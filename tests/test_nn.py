@@ -1,4 +1,4 @@
-"""Programs that are compiled while something else goes on."""
+"""Programs that are compiled while something else goes on; products in bfloat16."""
 
 import threading
 
@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from aimrl import nn
+from aimrl import nn, types
+from aimrl.config import make_config
+from aimrl.types import UserError
 
 
 def test_a_program_compiled_early_is_traced_once_and_not_by_the_caller():
@@ -37,3 +39,61 @@ def test_a_donated_argument_is_given_up():
     early, x = nn.compile_early(jax.jit(lambda x: x + 1, donate_argnums=0), jnp.zeros(4)), jnp.ones(4)
     np.testing.assert_array_equal(early(x), 2 * np.ones(4))
     assert x.is_deleted()
+
+
+def _network_and_gradients(precision: str, activation: str):
+    net = nn.in_precision(nn.mlp(jax.random.PRNGKey(0), (8, 256, 128, 1), activation), precision)
+    x = jax.random.normal(jax.random.PRNGKey(1), (3, 16, 8))
+    grads, dx = jax.grad(lambda net, x: jnp.sin(net(x)).sum(), argnums=(0, 1))(net, x)
+    return net, x, net(x), (*grads.weights, dx)
+
+
+def test_a_network_in_bfloat16_rounds_the_factors_of_its_wide_products_and_sums_in_float32():
+    net, x, y, _ = _network_and_gradients("bfloat16", "relu")
+    rounded = lambda a: np.asarray(jnp.asarray(a, jnp.bfloat16), np.float64)  # noqa: E731
+    h = np.maximum(np.asarray(x @ net.weights[0] + net.biases[0]), 0.0)
+    h = np.maximum(rounded(h) @ rounded(net.weights[1]) + net.biases[1], 0.0)
+    truth = rounded(h) @ rounded(net.weights[2]) + net.biases[2]
+    exact_last = h @ np.asarray(net.weights[2], np.float64) + net.biases[2]
+    np.testing.assert_allclose(y, exact_last, rtol=1e-4, atol=1e-5)  # the last layer answers in full
+    assert np.abs(y - truth).max() > 1e-4
+
+
+def test_its_gradients_are_those_of_float32_but_for_the_rounding():
+    *_, y, rounded = _network_and_gradients("bfloat16", "tanh")
+    *_, z, full = _network_and_gradients("float32", "tanh")
+    assert 0 < np.abs(y - z).max() < 0.02
+    for a, b in zip(rounded, full, strict=True):
+        assert 0 < np.linalg.norm(a - b) < 0.01 * np.linalg.norm(b)
+
+
+def test_the_moments_of_the_optimiser_keep_the_shape_of_their_network():
+    import optax
+
+    optimiser = optax.adam(1e-3)
+    state = nn.in_precision(nn.learner(nn.mlp(jax.random.PRNGKey(0), (4, 256, 1)), optimiser), "bfloat16")
+    stepped = nn.descend(state, jax.tree.map(jnp.ones_like, state.params), optimiser)
+    assert jax.tree.structure(stepped) == jax.tree.structure(state)
+    assert stepped.params.precision == "bfloat16"
+
+
+@pytest.mark.parametrize(("able", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_is_settled_by_the_processor_when_a_run_is_configured(monkeypatch, able, precision):
+    monkeypatch.setattr("aimrl.config.multiplies_bfloat16", lambda: able)
+    assert make_config("FetchPush-v4", precision="auto").precision == precision
+    assert make_config("FetchPush-v4", precision="float32").precision == "float32"
+
+
+def test_the_processor_is_asked_by_its_flags(monkeypatch):
+    import io
+
+    for flags, able in (("fpu avx512_bf16 sse", True), ("fpu amx_bf16", True), ("fpu avx512f", False)):
+        monkeypatch.setattr("builtins.open", lambda *_, flags=flags: io.StringIO(f"processor: 0\nflags\t\t: {flags}\n"))
+        assert types.multiplies_bfloat16() is able
+    monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    assert types.multiplies_bfloat16() is False
+
+
+def test_an_unknown_precision_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="unknown precision 'float23': did you mean float32"):
+        make_config("FetchPush-v4", precision="float23")

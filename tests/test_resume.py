@@ -21,8 +21,11 @@ from aimrl.train import load_run, train
 from aimrl.types import UserError
 
 
-def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path):
-    c = config(practice=0.5, spread_goals=2, moved_fraction=0.5)  # what depends on more than the last step
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path, precision):
+    wide = {"hidden": (128, 128), "gamma": 0.9} if precision == "bfloat16" else {"hidden": (32, 32), "gamma": 0.9}
+    # what depends on more than the last step
+    c = config(practice=0.5, spread_goals=2, moved_fraction=0.5, precision=precision, agent_options=wide)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(c, whole, env=point_goal)
     for stop_at in (300, 780):  # in the middle of episodes and between checkpoints

@@ -6,6 +6,7 @@ Every part runs in a process of its own, on all cores and pinned to one, so that
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -14,12 +15,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from aimrl.types import UserError, cores
+from aimrl.types import UserError, cores, multiplies_bfloat16
 
 UPDATE_MFLOP = 830.0  # one TD3 update at batch 256 with 3 × 256 networks: two target critics, two critics and every second time the actor
 _ENV = "FetchPush-v4"
 _SAME: dict[str, Any] = {"gamma": 0.95, "tau": 0.05}  # of ours and of the peers
 _SIZES: dict[str, Any] = {"hidden": (256, 256, 256)} | _SAME
+_NARROW = "_bfloat16"  # marks what was measured with the agent's products in bfloat16; everything else, peers included, is in float32
 
 
 def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
@@ -31,12 +33,13 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
 
     out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores()}
     for suffix, pinned in (("", None), ("_1core", 1)):
-        for part in ("learner", "loop", "sb3", "sbx", "envs"):
+        narrow = ("learner" + _NARROW, "loop" + _NARROW) if multiplies_bfloat16() else ()
+        for part in ("learner", "loop", *narrow, "sb3", "sbx", "envs"):
             listen(f"{part}{' on one core' if pinned else ''} …")
             out |= {k + suffix: v for k, v in _measure(part, pinned, quick).items()}
         out[f"update_floor_ratio{suffix}"] = out[f"update_ms{suffix}"] / (UPDATE_MFLOP / out[f"sgemm_gflops{suffix}"])
-        for peer in ("sb3", "sbx"):
-            out[f"{peer}_ratio{suffix}"] = out[f"steps_per_s{suffix}"] / out[f"{peer}_steps_per_s{suffix}"]
+        for peer, kind in itertools.product(("sb3", "sbx"), ("", _NARROW) if narrow else ("",)):
+            out[f"{peer}_ratio{kind}{suffix}"] = out[f"steps_per_s{kind}{suffix}"] / out[f"{peer}_steps_per_s{suffix}"]
         out[f"env_ratio{suffix}"] = out[f"envpool_steps_per_s{suffix}"] / out[f"gym_steps_per_s{suffix}"]
     for part in ("sampling", "grid"):
         listen(f"{part} …")
@@ -135,25 +138,33 @@ def _round_on(transitions: int, **options: Any):
     return trainer
 
 
-def _learner(quick: bool) -> dict[str, Any]:
-    """Milliseconds an update of the whole AIM + HER + TD3 round, and the same round without AIM."""
+def _update_ms(quick: bool, **options: Any) -> float:
     import jax
 
-    repeats, out = 3 if quick else 8, {"sgemm_gflops": sgemm_gflops()}
-    for key, reward in (("update_ms", "aim"), ("update_ms_sparse", "sparse")):
-        trainer = _round_on(100_000, reward=reward, potential_updates=10 if reward == "aim" else 0)
+    trainer = _round_on(100_000, **options)
 
-        def one_round(trainer: Any = trainer) -> None:
-            trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(0))
-            jax.block_until_ready((trainer.brain, metrics))
+    def one_round() -> None:
+        trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(0))
+        jax.block_until_ready((trainer.brain, metrics))
 
-        out[key] = 1e3 * _best(one_round, repeats) / trainer.config.round_updates
+    return 1e3 * _best(one_round, 3 if quick else 8) / trainer.config.round_updates
+
+
+def _learner(quick: bool) -> dict[str, Any]:
+    """Milliseconds an update of the whole AIM + HER + TD3 round, and the same round without AIM."""
+    out = {"sgemm_gflops": sgemm_gflops()}
+    out["update_ms"] = _update_ms(quick, reward="aim")
+    out["update_ms_sparse"] = _update_ms(quick, reward="sparse", potential_updates=0)
     out["aim_share"] = out["update_ms"] / out["update_ms_sparse"] - 1
     out["sgemm_gflops"] = max(out["sgemm_gflops"], sgemm_gflops())
     return out
 
 
-def _loop(quick: bool) -> dict[str, Any]:
+def _narrow_learner(quick: bool) -> dict[str, Any]:
+    return {"update_ms" + _NARROW: _update_ms(quick, reward="aim", precision="bfloat16")}
+
+
+def _loop(quick: bool, precision: str = "float32") -> dict[str, Any]:
     """Environment steps a second of the whole training loop, AIM included, one update a step, after compilation."""
     import tempfile
     from pathlib import Path
@@ -163,7 +174,8 @@ def _loop(quick: bool) -> dict[str, Any]:
 
     steps = 800 if quick else 3_000
     options = {"num_envs": 10, "round_steps": 100, "round_updates": 100, "potential_updates": 10, "agent_options": _SIZES}
-    config = make_config(_ENV, preset="paper", steps=steps + 500, learning_starts=200, eval_every=10**9, checkpoint_every=10**9, **options)
+    options |= {"learning_starts": 200, "eval_every": 10**9, "checkpoint_every": 10**9, "precision": precision}
+    config = make_config(_ENV, preset="paper", steps=steps + 500, **options)
     clock: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
 
@@ -176,6 +188,10 @@ def _loop(quick: bool) -> dict[str, Any]:
     # Updates run behind the scenes until the next round acts on what they made: the first are surely done when the second round is.
     first_update_s = clock[300] - float(os.environ["AIMRL_BENCH_BEGAN"])
     return {"steps_per_s": (last - 500) / (clock[last] - clock[500]), "first_update_s": first_update_s}
+
+
+def _narrow_loop(quick: bool) -> dict[str, Any]:
+    return {"steps_per_s" + _NARROW: _loop(quick, "bfloat16")["steps_per_s"]}
 
 
 def _peer(name: str) -> Callable[[bool], dict[str, Any]]:
@@ -278,6 +294,7 @@ def _grid(quick: bool) -> dict[str, Any]:
 
 
 _PARTS = {"learner": _learner, "loop": _loop, "sb3": _peer("sb3"), "sbx": _peer("sbx"), "envs": _envs, "sampling": _sampling, "grid": _grid}
+_PARTS |= {"learner" + _NARROW: _narrow_learner, "loop" + _NARROW: _narrow_loop}
 
 
 if __name__ == "__main__":

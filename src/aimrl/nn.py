@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from aimrl.types import Precision
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "swish": jax.nn.swish, "elu": jax.nn.elu}
 
@@ -45,15 +48,46 @@ class MLP(eqx.Module):
     biases: tuple[Float[Array, " o"], ...]
     gains: tuple[Float[Array, " o"], ...]  # layer normalisation after each hidden layer; empty when off
     activation: str = eqx.field(static=True)
+    precision: Precision = eqx.field(default="float32", static=True)  # of the products in wide layers
 
     def __call__(self, x: Float[Array, "*batch i"]) -> Float[Array, "*batch o"]:
         act = ACTIVATIONS[self.activation]
         for i, (w, b) in enumerate(zip(self.weights[:-1], self.biases[:-1])):
-            x = x @ w + b
+            x = (_rounded_product(x, w) if self.precision == "bfloat16" and w.shape[0] >= _WIDE else x @ w) + b
             if self.gains:
                 x = _layer_norm(x) * self.gains[i]
             x = act(x)
         return x @ self.weights[-1] + self.biases[-1]
+
+
+_WIDE = 128  # inputs of a layer whose time is that of its product; narrower ones gain nothing
+
+
+@jax.custom_vjp
+def _rounded_product(x: Float[Array, "*batch i"], w: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
+    """x @ w of numbers rounded to bfloat16, summed in float32; its gradients' products are rounded the same way."""
+    return _forward(x, w)[0]
+
+
+def _forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
+    x, w = x.astype(jnp.bfloat16), w.astype(jnp.bfloat16)
+    return jnp.matmul(x, w, preferred_element_type=jnp.float32), (x, w)
+
+
+def _backward(factors: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    (x, w), g = factors, g.astype(jnp.bfloat16)
+    rows = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
+    dx = jnp.matmul(g, w.T, preferred_element_type=jnp.float32)
+    return dx, jnp.matmul(rows(x).T, rows(g), preferred_element_type=jnp.float32)
+
+
+_rounded_product.defvjp(_forward, _backward)
+
+
+def in_precision(tree: PyTree, precision: Precision) -> PyTree:
+    """The same networks (and their optimisers' moments, which have their shape) multiplying in this precision."""
+    set_one = lambda net: dataclasses.replace(net, precision=precision) if isinstance(net, MLP) else net  # noqa: E731
+    return jax.tree.map(set_one, tree, is_leaf=lambda x: isinstance(x, MLP))
 
 
 def _layer_norm(x: Float[Array, "*batch o"]) -> Float[Array, "*batch o"]:

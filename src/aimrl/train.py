@@ -549,7 +549,7 @@ def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]
     """Networks and buffer before the first step."""
     k_agent, k_reward, k_curiosity = jax.random.split(jax.random.PRNGKey(c.seed), 3)
     inputs = Inputs(nn.moments(spec.obs_dim), nn.moments(spec.goal_dim), c.normalise_inputs)
-    agent = round_.agent.init(k_agent, spec.obs_dim + spec.goal_dim, spec.action_dim)
+    agent = nn.in_precision(round_.agent.init(k_agent, spec.obs_dim + spec.goal_dim, spec.action_dim), c.precision)
     ring = replay.make_ring(spec, capacity(c, spec), round_.reward.needs_prefix)
     curiosity = None if round_.curiosity is None else round_.curiosity.init(k_curiosity, spec)
     return Brain(agent, round_.reward.init(k_reward, spec), curiosity, inputs), ring

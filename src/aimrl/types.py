@@ -16,6 +16,8 @@ Backend = Literal["auto", "envpool", "gym"]  # of simulators
 BACKENDS: tuple[str, ...] = get_args(Backend)
 Strategy = Literal["future", "final", "episode", "random", "none"]  # where hindsight goals come from
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
+Precision = Literal["auto", "float32", "bfloat16"]  # of matrix products
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 class UserError(Exception):
@@ -38,6 +40,16 @@ def nearest(name: str, valid: Iterable[str], what: str = "name") -> str:
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def multiplies_bfloat16() -> bool:
+    """Has the processor instructions for it? Without them bfloat16 is slower than float32."""
+    try:
+        with open("/proc/cpuinfo") as f:
+            flags = next((line for line in f if line.startswith("flags")), "").split()
+    except OSError:  # not Linux
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,24 @@ def test_the_actor_moves_once_per_delay_and_targets_with_it():
     np.testing.assert_allclose(target, 0.5 * old + 0.5 * new, rtol=1e-5)
 
 
+def test_each_batch_of_a_group_learns_from_targets_of_its_own():
+    """They are computed together: were they mixed up, batches whose rewards differ would show it."""
+    agent = TD3(hidden=(8,), policy_delay=2, target_noise=0.0, gamma=0.5)
+    state = agent.init(jax.random.PRNGKey(0), 1, 1)
+    two = bandit(2)._replace(terminated=jnp.zeros((2, 64), bool))
+    two = two._replace(reward=two.reward + jnp.array([[0.0], [5.0]]))
+    after, _ = jax.jit(agent.update)(state, two, jax.random.PRNGKey(1))
+    critic, optimiser = state.critic, optax.adam(agent.critic_rate)
+    for i in range(2):
+        batch = jax.tree.map(lambda x, i=i: x[i], two)
+        q = state.target_critic(jnp.concatenate([batch.next_x, jnp.tanh(state.target_actor(batch.next_x))], -1))
+        y = td_target(batch.reward, batch.terminated, q, 0.5)
+        grads, _ = eqx.filter_grad(agent.critic_loss, has_aux=True)(critic.params, batch, y)
+        critic = nn.descend(critic, grads, optimiser)
+    for mine, theirs in zip(jax.tree.leaves(critic.params), jax.tree.leaves(after.critic.params), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_the_squashed_gaussian_has_the_density_of_its_change_of_variables():
     out = jnp.tile(jnp.array([[0.3, -0.7, -0.5, 0.2]]), (5, 1))
     action, log_prob = squashed_gaussian(out, jax.random.PRNGKey(0))

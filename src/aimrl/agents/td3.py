@@ -92,14 +92,16 @@ class TD3(Agent):
     def _group(self, state: TD3State, inputs: tuple[Batch, PRNGKeyArray]) -> tuple[TD3State, Metrics]:
         batches, key = inputs
         optimiser = optax.adam(self.critic_rate)
+        # The target networks stand still within a group: one large product instead of several.
+        together = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batches)
+        targets = self._target(state, together, key).reshape(batches.reward.shape)
 
-        def critic_step(critic: nn.Learner, inputs: tuple[Batch, PRNGKeyArray]):
-            batch, key = inputs
-            y = self._target(state, batch, key)
+        def critic_step(critic: nn.Learner, inputs: tuple[Batch, Float[Array, " n"]]):
+            batch, y = inputs
             grads, metrics = eqx.filter_grad(self.critic_loss, has_aux=True)(critic.params, batch, y)
             return nn.descend(critic, grads, optimiser), metrics
 
-        critic, critic_metrics = jax.lax.scan(critic_step, state.critic, (batches, jax.random.split(key, batches.reward.shape[0])))
+        critic, critic_metrics = jax.lax.scan(critic_step, state.critic, (batches, targets))
         last = jax.tree.map(lambda x: x[-1], batches)
         grads, actor_metrics = eqx.filter_grad(self.actor_loss, has_aux=True)(state.actor.params, critic.params, last)
         actor = nn.descend(state.actor, grads, optax.adam(self.actor_rate))
