@@ -307,7 +307,6 @@ class Trainer:
         self.config, self.folder, self.spec, self.env, self.listen = c, folder, spec, env, listen
         self.round = make_round(c, spec, task, reward)
         check_memory(c, spec, self.round)
-        self.brain, self.ring = jax.jit(lambda: fresh(c, spec, self.round))()  # one program instead of a hundred small ones
         self._collector: Collector | None = None
         self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
         self.step = self.saved = 0
@@ -318,6 +317,11 @@ class Trainer:
         self.learn = jax.jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
         self.explore = jax.jit(lambda *x: self.round.explore(*x))
+        # One program instead of a hundred small ones; it runs once, so it isn't polished.
+        begin = jax.jit(lambda: fresh(c, spec, self.round), compiler_options={"xla_backend_optimization_level": 0})
+        if c.steps > c.learning_starts:  # the longest compilation goes first, beside everything until it is needed
+            self.learn = nn.compile_early(self.learn, *jax.eval_shape(begin), self.root)
+        self.brain, self.ring = begin()
         self.practise = jax.jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
         self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
 
@@ -383,9 +387,9 @@ class Trainer:
     def ready(self) -> bool:
         """Is there something to learn from? Updates on an object that never moved only teach the networks to ignore it."""
         c = self.config
-        if self.step < c.learning_starts or not int(self.ring.span[1]):  # no episode has ended yet
+        if self.step < c.learning_starts or not np.asarray(self.ring.span)[1]:  # no episode has ended yet
             return False
-        return int(self.ring.moved_span[1]) >= c.moving_starts or self.step >= _PATIENCE * c.learning_starts
+        return np.asarray(self.ring.moved_span)[1] >= c.moving_starts or self.step >= _PATIENCE * c.learning_starts
 
     def random_share(self) -> float:
         """Random actions once learning has begun: linear from `random_start` to `random_final` over the first `random_decay` of the run."""
@@ -480,8 +484,6 @@ class Trainer:
 
     def begin(self, resume: bool) -> None:
         """Start at step 0, or exactly where the last checkpoint stands."""
-        if self.config.steps > self.config.learning_starts:
-            self.learn = nn.compile_early(self.learn, self.brain, self.ring, self.root)
         steps = runs.checkpoint_steps(self.folder) if resume else []
         for name in ("metrics.jsonl", "evals.jsonl"):
             runs.cut_log(self.folder / name, steps[-1] if steps else -1)
