@@ -105,6 +105,7 @@ def _fast(reward: str) -> dict[str, Any]:
         "learning_starts": 1_200,
         "moving_starts": 500,
         "normalise_inputs": True,
+        "precision": "auto",
         "potential_updates": 20,
         "potential_window": 10_000,
         "her_redraws": 3,
