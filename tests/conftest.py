@@ -4,6 +4,10 @@ import os
 import signal
 import threading
 
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)  # the same examples each time; `make soak` draws new ones
+settings.load_profile("same")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # two test workers share two cores
 os.environ.setdefault("MUJOCO_GL", "egl")
 if threading.current_thread() is threading.main_thread():

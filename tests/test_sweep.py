@@ -144,6 +144,7 @@ def test_listed_cells_take_over_what_they_do_not_set_and_merge_options(tmp_path)
         ('env = "A-v0"\n[[cells]]\nseed = 0', "names the cell .* twice"),
         ('env = "A-v0"\nsteps = "many"', "steps must be a whole number"),
         ('reward = "aim"', "names no environment"),
+        ('[[cells]]\nreward = "aim"', "names no environment"),
         ("env = [", "not valid TOML"),
         ("a = " + "[" * 5000, "not valid TOML"),
         (f"env = {json.dumps([f'E{i}-v0' for i in range(1000)])}\nseeds = 1000", "more than 100,000 cells"),

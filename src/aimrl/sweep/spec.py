@@ -66,7 +66,7 @@ def parse_spec(data: dict[str, Any], name: str = "sweep", where: str = "the spec
         own, more = _axes(entry, f"{where}, [[cells]]", ("label",))
         options = _merged(grid.get("overrides", {}), own.get("overrides", {}), where)
         groups.append(grid | own | {"overrides": options, "label": more.get("label", "")})
-    if not groups:
+    if not groups or any("env" not in g for g in groups):
         raise UserError(f'{where} names no environment: add env = ["FetchReach-v4"]')
     if sum(math.prod(len(g.get(axis, [0])) for axis in AXES) for g in groups) > MAX_CELLS:
         raise UserError(f"{where} makes more than {MAX_CELLS:,} cells")
