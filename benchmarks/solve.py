@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ENV, SOLVED, EPISODES = "FetchPush-v4", 0.9, 100
+WHO = ["aimrl", "sb3-zoo", "sbx-zoo", "sb3-td3", "sbx-td3"]
 
 
 def aimrl(minutes: float, seed: int) -> dict[str, Any]:
@@ -103,9 +104,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Minutes until FetchPush-v4 is held in 90 of 100 episodes")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training, each")
     parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--who", nargs="+", default=["aimrl", "sb3-zoo", "sbx-zoo", "sb3-td3", "sbx-td3"])
+    parser.add_argument("--who", nargs="+", choices=WHO, default=WHO)
     asked = parser.parse_args()
-    out: dict[str, Any] = {}
+    from aimrl import runs
+
+    out: dict[str, Any] = {"versions": runs.versions()}
     for who in asked.who:
         package, _, settings = who.partition("-")
         found = aimrl(asked.minutes, asked.seed) if package == "aimrl" else peer(package, settings, asked.minutes, asked.seed)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ENV = "FetchPush-v4"
 
@@ -51,7 +52,9 @@ def once() -> None:
 
 
 def main() -> None:
-    out = {}
+    from aimrl import runs
+
+    out: dict[str, Any] = {"versions": runs.versions()}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm", "warm_again"):
             env = os.environ | {"XDG_CACHE_HOME": cache, "BEGAN": str(time.time())}

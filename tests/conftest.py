@@ -6,7 +6,7 @@ import threading
 
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True)  # the same examples each time; `make soak` draws new ones
+settings.register_profile("same", derandomize=True)  # the same examples each time; other ones: benchmarks/soak.py --inputs N --seed S
 settings.load_profile("same")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # two test workers share two cores
 os.environ.setdefault("MUJOCO_GL", "egl")

@@ -111,9 +111,10 @@ def own_action(space: spaces.Space, action: Any) -> Any:
     if isinstance(space, spaces.Discrete):
         return space.start + np.asarray(action, np.int64)
     assert isinstance(space, spaces.Box)
-    unit = np.asarray(action, space.dtype)
+    unit = np.asarray(action, np.float64)  # in float32 the way to the bounds and back would cost its last digits
     unit = unit.reshape(*unit.shape[:-1], *space.shape)
-    return np.clip(space.low + (unit + 1) * 0.5 * (space.high - space.low), space.low, space.high)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return np.clip(low + (unit + 1) * 0.5 * (high - low), low, high).astype(space.dtype)
 
 
 def spec_of(env: Any, name: str) -> GoalSpec:
