@@ -4,20 +4,29 @@
 
 The peers learn from the sparse reward with the settings the RL Zoo publishes for this task (TQC + HER, batch 2048, 3 × 512 networks, one
 update a step) and with the sizes of `aimrl bench` (TD3 + HER, batch 256, 3 × 256). Whoever isn't there after `--minutes` of training has
-"not reached" it; the peers' evaluations aren't counted, ours are. Wants an otherwise idle machine, for hours.
+"not reached" it; the peers' evaluations aren't counted, ours are. Wants an otherwise idle machine, for hours, and
+uses the cores the process is given (`taskset -c 0` for one).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ENV, SOLVED, EPISODES = "FetchPush-v4", 0.9, 100
 WHO = ["aimrl", "sb3-zoo", "sbx-zoo", "sb3-td3", "sbx-td3"]
+
+
+def _seen(step: int, minutes: float, held: float) -> dict[str, float]:
+    print(f"{step:,} steps, {minutes:.1f} min: {held:.0%}", file=sys.stderr)
+    return {"step": step, "minutes": minutes, "held": held}
 
 
 def aimrl(minutes: float, seed: int) -> dict[str, Any]:
@@ -31,7 +40,7 @@ def aimrl(minutes: float, seed: int) -> dict[str, Any]:
     def listen(event: str, data: dict[str, Any]) -> None:
         if event == "eval":
             held = sum(data["success_final"]) / len(data["success_final"])
-            curve.append({"step": data["step"], "minutes": (time.monotonic() - began) / 60, "held": held})
+            curve.append(_seen(data["step"], (time.monotonic() - began) / 60, held))
 
     over = lambda: (bool(curve) and curve[-1]["held"] >= SOLVED) or time.monotonic() - began > 60 * minutes  # noqa: E731
     config = make_config(ENV, reward="aim", seed=seed, steps=10**6, eval_every=10_000, tensorboard=False)
@@ -91,7 +100,7 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
             if spent < self.due:
                 return True
             before = time.monotonic()
-            curve.append({"step": self.num_timesteps, "minutes": spent, "held": held()})
+            curve.append(_seen(self.num_timesteps, spent, held()))
             self.evaluating += time.monotonic() - before
             self.due += minutes / 10
             return curve[-1]["held"] < SOLVED and spent < minutes
@@ -108,7 +117,8 @@ def main() -> None:
     asked = parser.parse_args()
     from aimrl import runs
 
-    out: dict[str, Any] = {"versions": runs.versions()}
+    versions = runs.versions(**{name: metadata.version(name) for name in ("stable-baselines3", "sb3-contrib", "sbx-rl", "torch")})
+    out: dict[str, Any] = {"versions": versions, "cores": len(os.sched_getaffinity(0)), "seed": asked.seed}
     for who in asked.who:
         package, _, settings = who.partition("-")
         found = aimrl(asked.minutes, asked.seed) if package == "aimrl" else peer(package, settings, asked.minutes, asked.seed)
