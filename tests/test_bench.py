@@ -36,6 +36,24 @@ def test_the_ratios_are_those_of_what_was_measured(monkeypatch, narrow):
     assert found.get("sbx_ratio_bfloat16_1core") == (2.25 if narrow else None)
 
 
+def test_loops_take_turns_and_the_best_of_each_counts(monkeypatch):
+    """A machine that slows down half-way through must slow down every rival alike."""
+    monkeypatch.setattr(bench, "multiplies_bfloat16", lambda: False)
+    asked: list[str] = []
+
+    def slower_each_time(part, cores, quick):
+        asked.append(part)
+        return {k: v / asked.count(part) if k.endswith("steps_per_s") else v for k, v in MEASURED[part].items()}
+
+    monkeypatch.setattr(bench, "_measure", slower_each_time)
+    found = bench.bench()
+    assert asked[: asked.index("envs")] == ["learner", *["loop", "sb3", "sbx"] * 3]
+    assert found["steps_per_s_each"] == [150.0, 75.0, 50.0]
+    assert (found["steps_per_s"], found["sb3_ratio"], found["sbx_ratio"]) == (150.0, 2.0, 1.5)
+    asked.clear()
+    assert bench.bench(quick=True)["sb3_steps_per_s_each"] == [75.0]
+
+
 def test_a_missing_peer_is_said_in_one_line(monkeypatch):
     monkeypatch.setattr(bench, "_installed", lambda package: package != "sbx")
     with pytest.raises(UserError, match=r"compares with sbx, which is missing: .* '\.\[sb3,envpool\]'$"):
