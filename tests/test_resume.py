@@ -136,6 +136,12 @@ def test_a_folder_with_a_config_but_no_checkpoint_resumes_from_the_start(tmp_pat
     assert_same_run(tmp_path / "a", tmp_path / "b", 300)
 
 
+def test_more_steps_asked_for_before_the_first_checkpoint_are_remembered(tmp_path):
+    runs.prepare(tmp_path / "r", config(steps=120), {}, resume=False)
+    train(config(steps=480), tmp_path / "r", env=point_goal, resume=True, stop=lambda: True)
+    assert runs.load_config(tmp_path / "r").steps == 480
+
+
 def test_numbers_that_blow_up_stop_the_run_and_name_the_last_checkpoint(tmp_path):
     train(config(steps=600), tmp_path / "r", env=point_goal)
     runs.write_json(tmp_path / "r" / "config.json", runs.read_json(tmp_path / "r" / "config.json") | {"steps": 1_200})
@@ -212,16 +218,19 @@ def test_a_container_s_limit_counts_as_memory(tmp_path, monkeypatch):
 class Pressed(PointGoal):
     """Somebody presses Ctrl-C at the hundredth step."""
 
-    steps = 0
+    steps, signal = 0, signal.SIGINT
 
     def step(self, action):
         Pressed.steps += 1
         if Pressed.steps == 100:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(Pressed.signal)
         return super().step(action)
 
 
-def test_ctrl_c_saves_a_run_begun_in_python(tmp_path, monkeypatch):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_save_a_run_begun_in_python(tmp_path, monkeypatch, sent):
+    monkeypatch.setattr(Pressed, "steps", 0)
+    monkeypatch.setattr(Pressed, "signal", sent)
     monkeypatch.setattr("aimrl.envs.doctor.look_first", lambda *a: None)  # its steps would count
     settings = {"preset": "paper", "quiet": True, "out": tmp_path / "r", "agent_options": {"hidden": (8,)}} | TINY | {"steps": 300}
     env = lambda: gym.wrappers.TimeLimit(Pressed(), 15)  # noqa: E731
@@ -229,6 +238,7 @@ def test_ctrl_c_saves_a_run_begun_in_python(tmp_path, monkeypatch):
         aimrl.train(env, **settings)
     assert runs.checkpoint_steps(tmp_path / "r") == [120]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert aimrl.train(env, resume=True, **settings).step == 300
 
 

@@ -360,6 +360,13 @@ def test_a_dry_run_lists_cells_whose_options_do_not_fit(tmp_path):
         sweep.dry_run(spec, jobs=-1)
 
 
+def test_a_dry_run_gives_environments_the_time_limit_they_will_have(tmp_path):
+    table = {"out": str(tmp_path), "env": "dry_endless:Endless-v0", "reward": ["sparse"], "seeds": 1, "steps": 100}
+    for overrides, state in (({}, "will fail: dry_endless:Endless-v0 has no time limit"), ({"horizon": 20}, "new")):
+        (row,) = sweep.dry_run(sweep.parse_spec(table | {"overrides": overrides}))["cells"]
+        assert row["state"].startswith(state)
+
+
 def test_a_dry_run_counts_cells_hours_and_memory(tmp_path):
     spec = sweep.parse_spec(
         {"out": str(tmp_path), "env": ["aimrl/Room-v0", "aimrl/Rom-v0"], "reward": "sparse", "seeds": 2, "steps": 36_000}

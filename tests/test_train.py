@@ -311,7 +311,7 @@ def test_a_time_limit_can_be_given_to_an_environment_without_one(tmp_path):
     with pytest.raises(UserError, match="no time limit"):
         train(config(steps=120), tmp_path / "r", env=endless)
     run = train(config(steps=120, horizon=7), tmp_path / "r", env=endless)
-    assert run.evaluate(2)["steps_to_goal"] is not None
+    assert min(run.evaluate(20)["return"]) == -7  # −1 a step, until the time limit
     assert run.spec.horizon == 7
 
 
@@ -327,3 +327,10 @@ def test_whatever_asks_for_a_checkpoint_networks_that_blew_up_get_none(tmp_path)
     t.newest = {"reward/mean": -0.5, "agent/q": -3.0}
     t.save()
     assert runs.checkpoint_steps(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("options", [{"curiosity": 0.1}, {"reward_options": {"normalise": True}}])
+def test_what_learns_in_updates_of_the_reward_is_refused_where_there_are_none(options):
+    with pytest.raises(UserError, match="of which this configuration has none: add --potential-updates 2"):
+        make_config("FetchReach-v4", preset="paper", reward="dense", **options)
+    assert make_config("FetchReach-v4", preset="paper", reward="dense", potential_updates=2, **options)

@@ -156,10 +156,13 @@ def make_config(env: str, *, preset: str = "fast", reward: str = "aim", **overri
             values[key] = values.get(key, {}) | value
         elif value is not None:
             values[key] = value
-    c = check(Config(env=env, preset=preset, reward=reward, **values))
-    if c.precision == "auto":  # settled here, so that a run goes on the same elsewhere
-        c = dataclasses.replace(c, precision="bfloat16" if multiplies_bfloat16() else "float32")
-    return c
+    return settled(check(Config(env=env, preset=preset, reward=reward, **values)))
+
+
+def settled(c: Config) -> Config:
+    """The configuration with what depends on the machine decided, so that a run goes on the same elsewhere."""
+    here = "bfloat16" if multiplies_bfloat16() else "float32"
+    return dataclasses.replace(c, precision=here) if c.precision == "auto" else c
 
 
 def preset_values(preset: str, reward: str) -> dict[str, Any]:
@@ -243,6 +246,9 @@ def check(c: Config) -> Config:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")
     if c.round_steps % c.num_envs:
         raise UserError(f"round_steps ({c.round_steps}) must be a multiple of num_envs ({c.num_envs})")
+    learns = "curiosity" if c.curiosity else "dense.normalise" if c.reward == "dense" and c.reward_options.get("normalise") else ""
+    if learns and not c.potential_updates:
+        raise UserError(f"{learns} learns in the updates of the reward, of which this configuration has none: add --potential-updates 2")
     named = ((c.her, STRATEGIES, "hindsight strategy"), (c.backend, BACKENDS, "backend"), (c.precision, PRECISIONS, "precision"))
     for value, valid, what in named:
         if value not in valid:

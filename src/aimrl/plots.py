@@ -31,7 +31,6 @@ Centre = Literal["mean", "iqm"]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#6B6B6B")
 DASHES = ("solid", "dash", "dot", "dashdot")
 _MANY = 400  # points of a metric's curve: more cannot be told apart on a screen
-# What may differ between two runs of the same cell, or says nothing about the method.
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +124,8 @@ def _eval_row(record: dict[str, Any]) -> tuple[float, ...]:
 
 def _whole_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """A log's lines, and a line about it when the reading ended at a damaged one."""
-    rows = folders.read_lines(path)
-    total = path.read_bytes().count(b"\n") if path.is_file() else 0
-    return rows, [f"{path}: line {len(rows) + 1} is damaged; what comes after it is left out"] if total > len(rows) else []
+    rows, damaged = folders.read_log(path)
+    return rows, [f"{path}: line {damaged} is damaged; what comes after it is left out"] if damaged else []
 
 
 def read_evals(folder: Path) -> tuple[Evals, list[str]]:

@@ -251,7 +251,7 @@ def scalars(event: str, data: Row) -> dict[str, float]:
 
 @contextmanager
 def ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Was Ctrl-C pressed? The first time is only noted, so that a round can end and be saved; then Python's own handler is back."""
+    """Was Ctrl-C pressed or SIGTERM sent? The first is only noted, so that a round can end and be saved; then the old handlers are back."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -259,13 +259,18 @@ def ctrl_c() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, frame: Any) -> None:
         asked.append(number)
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    before = signal.signal(signal.SIGINT, note)
+    def restore() -> None:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+    taken = [signal.SIGINT] + [signal.SIGTERM] * (signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)  # a program's own stays
+    before = {s: signal.signal(s, note) for s in taken}
     try:
         yield lambda: bool(asked)
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
 class Listeners:

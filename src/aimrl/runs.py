@@ -48,9 +48,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def read_bounded(path: Path, limit: int) -> bytes:
-    """A plain file's bytes, or a clear line: never a pipe or a device, which might not end, and never more than `limit`."""
+def read_bounded(path: Path, limit: int, links: bool = False) -> bytes:
+    """A plain file's bytes, or a clear line: never a pipe or a device, which might not end, and never more than `limit`.
+
+    A stranger's run folder must not lead elsewhere: `links` is for files that the user named.
+    """
     try:
+        if path.is_symlink() and not links:
+            raise UserError(f"{path} is a symbolic link; run folders hold plain files")
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a plain file")
         with open(path, "rb") as f:
@@ -96,18 +101,21 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole JSON lines of a log; a half-written last line is left out."""
-    if not path.is_file():
-        return []
-    rows = []
-    for line in read_bounded(path, MAX_LOG).split(b"\n")[:-1]:
+    """All whole JSON lines of a log up to the first damaged one; a half-written last line is left out."""
+    return read_log(path)[0]
+
+
+def read_log(path: Path) -> tuple[list[dict[str, Any]], int | None]:
+    """The lines of `read_lines`, and the number of the damaged line at which reading ended."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(read_bounded(path, MAX_LOG).split(b"\n")[:-1] if path.is_file() else [], 1):
         try:
             row = json.loads(line.decode("utf-8", errors="replace"))
         except (ValueError, RecursionError):
-            break
+            return rows, number
         if isinstance(row, dict):
             rows.append(row)
-    return rows
+    return rows, None
 
 
 def cut_log(path: Path, step: int) -> None:
@@ -178,7 +186,7 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
 
 
 _NOT_METHOD = ("env", "seed", "steps", "format", "versions", "backend", "tensorboard", "wandb", "env_timeout", "eval_every")
-_NOT_METHOD += ("eval_episodes", "checkpoint_every", "command", "resumed", "agent_options", "reward_options")
+_NOT_METHOD += ("eval_episodes", "checkpoint_every", "resumed", "agent_options", "reward_options")
 
 
 def method_settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -367,6 +375,9 @@ def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
         raise UserError(f"{folder} holds no checkpoint yet")
     if step is not None and step not in steps:
         raise UserError(f"{folder} has no checkpoint at step {step}; it has {', '.join(map(str, steps))}")
+    newer = sorted(p.name for p in (folder / "checkpoints").iterdir() if p.name.isdigit() and int(p.name) > steps[-1] and any(p.iterdir()))
+    if newer and step is None:
+        raise UserError(f"checkpoint {newer[-1]} of {folder} is incomplete: fetch it again, or remove it to use that of step {steps[-1]}")
     step = steps[-1] if step is None else step
     meta = read_json(checkpoint_path(folder, step) / "meta.json")
     _check_format(folder, meta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import math
@@ -24,11 +25,11 @@ from aimrl.config import Config
 from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalFunction, GoalTask, Never
 from aimrl.envs.guard import GoalObs
-from aimrl.envs.vector import EnvFault, VectorGoalEnv
+from aimrl.envs.vector import VectorGoalEnv
 from aimrl.evaluate import evaluate
 from aimrl.replay.ring import AnyArray
 from aimrl.rewards.base import Reward, total_reward
-from aimrl.types import GoalSpec, Metrics, UserError
+from aimrl.types import EnvTrouble, GoalSpec, Metrics, UserError
 
 _PATIENCE = 25  # learning waits for movement up to this many times `learning_starts`
 _EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
@@ -43,6 +44,17 @@ def env_seed(seed: int, stream: str, segment: int = 0) -> int:
 def make_env(c: Config, env: Any, n: int, seed: int) -> VectorGoalEnv:
     """The configured environments, or those of the object given instead of a name."""
     return vector.make(env if env is not None else c.env, n, seed, c.backend, timeout_s=c.env_timeout, horizon=c.horizon or None)
+
+
+@contextlib.contextmanager
+def made_before() -> Iterator[None]:
+    """Around making environments that could be made when the run began: what goes wrong now is the environment's trouble."""
+    try:
+        yield
+    except EnvTrouble:
+        raise
+    except UserError as e:
+        raise EnvTrouble(str(e)) from e
 
 
 class Inputs(eqx.Module):
@@ -281,7 +293,7 @@ def train(
 ) -> Run:
     """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round."""
     with make_env(config, env, config.num_envs, 0) as probe:
-        trainer = Trainer(config, folder, probe.spec, probe.task, env, reward, listen)
+        trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen)
         runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
         size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
         listen("start", {"backend": probe.backend, "buffer_bytes": size})
@@ -289,10 +301,15 @@ def train(
         trainer.begin(resume)
         try:
             return trainer.run(stop)
-        except EnvFault as e:
+        except EnvTrouble as e:
             if trainer.step > trainer.saved:
                 trainer.save()
             raise UserError(f"{e}; the run is kept as it was at step {trainer.step}") from e
+        except jax.errors.JaxRuntimeError as e:  # inside a compiled round, whose networks are gone with it
+            _, trouble, what = str(e).rpartition(f"{EnvTrouble.__name__}: ")
+            if not trouble:
+                raise
+            raise UserError(f"{what.splitlines()[0]} after step {trainer.step}; {trainer.kept()}") from e
     except OSError as e:
         raise UserError(f"cannot write to {folder}: {e.strerror or e}; the last checkpoint is at step {trainer.saved}") from e
     finally:
@@ -370,7 +387,7 @@ class Trainer:
                 self.actions.append(action)
                 self.collector.step(action)
                 self.step += n
-        except EnvFault:  # back to the end of the last round, which can be saved
+        except EnvTrouble:  # back to the end of the last round, which can be saved
             self.step, kept, self.goals = before
             del self.actions[kept:]
             raise
@@ -412,7 +429,8 @@ class Trainer:
     def rebuild(self) -> None:
         """Cut the running episodes and build the environments anew from a seed of this step: what resuming can repeat."""
         c = self.config
-        fresh = Collector(make_env(c, self.env, c.num_envs, env_seed(c.seed, "train", self.step)), c.end_on_success)
+        with made_before():
+            fresh = Collector(make_env(c, self.env, c.num_envs, env_seed(c.seed, "train", self.step)), c.end_on_success)
         if self._collector is not None:  # cut only now that nothing can go wrong any more
             self._collector.close()
             self.flush()
@@ -434,18 +452,18 @@ class Trainer:
         """The metrics as numbers; whoever blew up is not saved."""
         row = {k: float(v) for k, v in metrics.items()}
         if not math.isfinite(row["reward/mean"]):
-            raise UserError(f"the reward {self.config.reward} pays {row['reward/mean']} at step {self.step}; {self._kept()}")
+            raise UserError(f"the reward {self.config.reward} pays {row['reward/mean']} at step {self.step}; {self.kept()}")
         for name, value in row.items():
             if not math.isfinite(value) or (name == "agent/q" and abs(value) > 1e6):
                 self.give_up(f"{name} is {value:.3g}")
         return row
 
-    def _kept(self) -> str:
+    def kept(self) -> str:
         return f"the last good checkpoint is at step {self.saved}" if self.saved else "there is no checkpoint yet"
 
     def give_up(self, what: str) -> None:
         raise UserError(
-            f"learning blew up at step {self.step}: {what}; {self._kept()}; "
+            f"learning blew up at step {self.step}: {what}; {self.kept()}; "
             "try a smaller learning rate, bounds for the targets (q_low, q_high) or layer_norm"
         )
 
@@ -455,7 +473,8 @@ class Trainer:
         return float((moved[1] - moved[0]) / max(span[1] - span[0], 1))
 
     def evaluate(self) -> None:
-        record = self.as_run().evaluate(self.config.eval_episodes) | {"wall_s": round(self.seconds(), 3)}
+        with made_before():
+            record = self.as_run().evaluate(self.config.eval_episodes) | {"wall_s": round(self.seconds(), 3)}
         runs.append_line(self.folder / "evals.jsonl", record)
         self.listen("eval", record)
 
@@ -488,6 +507,8 @@ class Trainer:
         for name in ("metrics.jsonl", "evals.jsonl"):
             runs.cut_log(self.folder / name, steps[-1] if steps else -1)
         if not steps:
+            if resume:
+                runs.go_on(self.folder, self.config.steps, 0)
             self.rebuild()
             return
         meta = runs.load_meta(self.folder)
@@ -592,7 +613,7 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
             f"{folder} was trained with a reward of its own, '{config.reward}': load it in Python by aimrl.load(folder, reward=…)"
         )
     with make_env(config, env, 1, 0) as probe:
-        round_ = make_round(config, probe.spec, probe.task, reward)
+        round_ = make_round(config, probe.spec, probe.outliving_task(), reward)
         check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
         brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])
     brain = jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain))

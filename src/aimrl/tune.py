@@ -202,7 +202,7 @@ def tune(
 
 
 def _check(search: Search) -> None:
-    """Bad names and impossible settings are told before anything is started; ranges are tried at their ends."""
+    """Bad names and impossible settings are told before anything is started."""
     from aimrl import agents, rewards
 
     config = search.config({})

@@ -27,6 +27,10 @@ class UserError(Exception):
         super().__init__(" ".join(line.splitlines()))  # what it quotes from a file may hold line breaks
 
 
+class EnvTrouble(UserError):
+    """An environment's own code failed: nothing is wrong with what was learned before."""
+
+
 def nearest(name: str, valid: Iterable[str], what: str = "name") -> str:
     """One line that rejects `name` and suggests the nearest valid ones."""
     name = " ".join(name[:100].split())  # it may come from a damaged file

@@ -529,3 +529,21 @@ def test_simulators_take_as_many_threads_as_mathematics(monkeypatch):
     for unset in ("", "0", "many"):
         monkeypatch.setenv("OMP_NUM_THREADS", unset)
         assert vector._threads() == cores()
+
+
+def test_the_environment_that_judges_is_closed_with_the_others_unless_its_task_is_wanted_longer():
+    closed = []
+
+    class Closing(Walk):
+        def close(self):
+            closed.append(self)
+
+    def count(keep: bool) -> int:
+        closed.clear()
+        with make(lambda: TimeLimit(Closing(), 10), 2, seed=0, processes=False) as env:
+            if keep:
+                env.outliving_task()
+        return len(closed)
+
+    assert count(keep=False) == 3  # two that play and one that judges
+    assert count(keep=True) == 2

@@ -16,6 +16,8 @@ class Misbehaving(gym.Env):
         self.observation_space = gym.spaces.Dict({"observation": box, "achieved_goal": box, "desired_goal": box})
         self.action_space = gym.spaces.Box(-0.5, 0.5, (2,), np.float32)
         self.how, self.render_mode = how, render_mode
+        if how == "builds" and Misbehaving.steps > Misbehaving.after:
+            raise OSError("no more licences")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
@@ -39,6 +41,9 @@ class Misbehaving(gym.Env):
         return obs, reward, False, False, {}
 
     def compute_reward(self, achieved_goal, desired_goal, info):
+        fails = {"rule": np.ndim(achieved_goal) > 1, "learning": np.size(achieved_goal) > 1_000}  # asked by the gatherer, by the learner
+        if fails.get(self.how) and Misbehaving.steps > Misbehaving.after:
+            raise ZeroDivisionError("the goal\nhas no size")
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.5).astype(np.float32)
 
     def _obs(self) -> dict[str, np.ndarray]:
@@ -46,5 +51,5 @@ class Misbehaving(gym.Env):
 
 
 HOW = {"raises": "raised RuntimeError: the motor is on fire", "nan": "NaN", "shape": "has shape (3,)", "hangs": "no answer within"}
-for name in HOW:
+for name in (*HOW, "rule", "learning", "builds"):
     gym.register(f"{name.capitalize()}-v0", Misbehaving, max_episode_steps=10, kwargs={"how": name})

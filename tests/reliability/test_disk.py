@@ -167,6 +167,23 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(tmp_p
     assert "cannot write to" in fails(tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("command", [["train", "point_env:Point-v0", "--out"], ["eval"]])
+def test_a_folder_that_may_not_be_looked_into_is_told_in_one_line(tmp_path, monkeypatch, capsys, command):
+    from aimrl import cli
+
+    stat = Path.stat
+
+    def forbidden(self, **more):
+        if "closed" in self.parts:  # what anybody but root meets below a folder without the right to enter
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return stat(self, **more)
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    assert cli.main([*command, str(tmp_path / "closed" / "run")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("Permission denied")
+
+
 def test_the_command_line_tells_of_a_full_disk_in_one_line_though_tensorboard_writes_there_too(tmp_path, monkeypatch, capsys):
     from aimrl import cli, progress
 

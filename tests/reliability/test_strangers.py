@@ -197,6 +197,27 @@ def test_links_in_a_run_folder_are_not_followed(name, folder, tmp_path):
         runs.prepare(folder, make_config("FetchReach-v4"), {}, resume=True)
 
 
+@pytest.mark.parametrize("name", ["config.json", "evals.jsonl"])
+def test_nor_are_they_by_whoever_only_reads(name, folder, tmp_path):
+    from aimrl import plots, stats
+
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="symbolic link"):
+        plots.read_run(folder)
+    with pytest.raises(UserError, match="symbolic link"):
+        stats.from_runs([folder])
+
+
+def test_a_checkpoint_of_which_a_part_is_missing_is_not_passed_over_for_an_older_one(folder):
+    (folder / "checkpoints" / "800").mkdir()
+    assert runs.load_meta(folder)["step"] == 400  # nothing is in it
+    (folder / "checkpoints" / "800" / "brain.safetensors").write_bytes(b"half a copy")
+    with pytest.raises(UserError, match=r"checkpoint 800 of .* is incomplete: fetch it again, or remove it to use that of step 400"):
+        runs.load_meta(folder)
+    assert runs.load_meta(folder, 400)["step"] == 400
+
+
 @pytest.mark.parametrize("name", ["400", "400/brain.safetensors"])
 def test_links_in_checkpoints_are_not_followed(name, folder, tmp_path):
     path = folder / "checkpoints" / name

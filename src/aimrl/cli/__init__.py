@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except PermissionError as e:
+        return _fail(f"{e.filename or 'a file'}: {e.strerror or e}", BAD_USAGE)
     except Exception as e:
         if os.environ.get("AIMRL_DEBUG"):
             raise

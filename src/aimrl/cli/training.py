@@ -13,7 +13,7 @@ from typing import Any
 
 from aimrl.cli import options
 from aimrl.cli.options import SHORT_Q, Help, place
-from aimrl.config import Config, check, make_config
+from aimrl.config import Config, check, make_config, settled
 from aimrl.types import UserError
 
 HELP = Help(
@@ -102,7 +102,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, Extra]:
     values: dict[str, Any] = {f.name: getattr(typed, f.name) for f in dataclasses.fields(Config) if f.name not in _HIDDEN[1:]}
     for kind, (name, instance) in groups.items():
         values[f"{kind}_options"] = getattr(base, f"{kind}_options") | options.changed(getattr(typed, name), instance)
-    return check(dataclasses.replace(base, **values)), Extra(**{f.name: getattr(typed, f.name) for f in dataclasses.fields(Extra)})
+    return settled(check(dataclasses.replace(base, **values))), Extra(**{f.name: getattr(typed, f.name) for f in dataclasses.fields(Extra)})
 
 
 class Stopper:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aimrl.types import UserError
+from aimrl.types import EnvTrouble, UserError
 
 GoalFunction = Callable[[Any, Any], Any]
 MAZE_RADIUS = 0.45  # gymnasium-robotics hard-codes it in MazeEnv
@@ -303,14 +303,26 @@ def _batched(f: GoalFunction, shape: Any, dtype: Any, out: Any, achieved: np.nda
     except Exception:  # any failure means the same thing: not written for batches
         agree = False
     if agree:
-        return vectorised
+        return _guarded(vectorised, label)
     if not truth.any() and out is bool:
         # A constant False from `compute_terminated` is the common continuing task; a loop would only slow it down.
         constant = _constant_false(f, restore(achieved), restore(desired))
         if constant:
             return Never()
     warnings.warn(f"{label} is not vectorised (a batch disagrees with one call a pair): it is looped, which is slow", stacklevel=2)
-    return looped
+    return _guarded(looped, label)
+
+
+def _guarded(f: GoalFunction, label: str) -> GoalFunction:
+    """`f`, whose own errors are told as the environment's."""
+
+    def call(achieved: Any, goal: Any) -> Any:
+        try:
+            return f(achieved, goal)
+        except Exception as e:
+            raise EnvTrouble(f"{label} failed ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from e
+
+    return call
 
 
 def _constant_false(f: GoalFunction, achieved: np.ndarray, desired: np.ndarray) -> bool:

@@ -28,7 +28,6 @@ from aimrl.types import UserError, nearest
 
 UP, DOWN, LEFT, RIGHT = range(4)
 MOVES = np.array([(0, 1), (0, -1), (-1, 0), (1, 0)])
-ACTION_NAMES = ("up", "down", "left", "right")
 CELLS = ".v#SsGg"
 DEFAULT_LIMIT, DEFAULT_WIND = 100, 0.4
 MAX_FILE, MAX_LIMIT = 1 << 20, 1_000_000  # bytes of a drawing (some 250,000 cells) and steps of an episode

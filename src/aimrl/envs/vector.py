@@ -29,7 +29,7 @@ import numpy as np
 from aimrl.envs import guard
 from aimrl.envs.goals import GoalTask, known_task, task_of
 from aimrl.envs.guard import GoalObs
-from aimrl.types import BACKENDS, Backend, GoalSpec, UserError, cores, nearest
+from aimrl.types import BACKENDS, Backend, EnvTrouble, GoalSpec, UserError, cores, nearest
 
 EnvLike = Any  # an id, a gymnasium.Env or a function that makes one; gymnasium is imported late, so not spelt out as a type
 TIMEOUT_S = 120.0  # far above any simulator's step or reset, far below a lost night
@@ -51,7 +51,7 @@ class StepResult(NamedTuple):
     truncated: np.ndarray
 
 
-class EnvFault(UserError):
+class EnvFault(EnvTrouble):
     """An environment misbehaved; `index` and `step` say which and when, `partial` holds the step of the others where there is one."""
 
     def __init__(self, index: int, step: int, what: str, partial: StepResult | None = None, during_reset: bool = False) -> None:
@@ -71,8 +71,18 @@ class _Simulators(Protocol):
 class VectorGoalEnv:
     """`num_envs` goal environments stepped together; continuous actions are in [−1, 1], discrete ones are integers from 0."""
 
-    def __init__(self, simulators: _Simulators, spec: GoalSpec, task: GoalTask, num_envs: int, backend: str, versions: dict[str, str]):
+    def __init__(
+        self,
+        simulators: _Simulators,
+        spec: GoalSpec,
+        task: GoalTask,
+        num_envs: int,
+        backend: str,
+        versions: dict[str, str],
+        judging: Any = None,  # the environment whose methods are the task's, where they aren't array code of ours
+    ):
         self.spec, self.task, self.num_envs, self.backend, self.versions = spec, task, num_envs, backend, versions
+        self._judging = judging
         self.steps = 0  # vector steps so far: environment steps are num_envs times as many
         self._simulators = simulators
         self._needs_reset = np.ones(num_envs, bool)
@@ -119,8 +129,17 @@ class VectorGoalEnv:
         self._obs = GoalObs(*(x.copy() for x in result.obs))
         return result
 
+    def outliving_task(self) -> GoalTask:
+        """The task, for use after this is closed: the environment that answers for it stays open."""
+        self._judging = None
+        return self.task
+
     def close(self) -> None:
         self._simulators.close()
+        if self._judging is not None:
+            with contextlib.suppress(Exception):  # a user's code; nothing depends on it any more
+                self._judging.close()
+            self._judging = None
 
     def __enter__(self) -> VectorGoalEnv:
         return self
@@ -448,7 +467,8 @@ def _make_gym(
             vec = SyncVectorEnv([build] * num_envs, copy=False, autoreset_mode=AutoresetMode.DISABLED)
     if task.jittable:
         probe.close()
-    return VectorGoalEnv(_GymVector(vec, seeds_for(seed, num_envs), timeout_s), spec, task, num_envs, "gym", _gym_versions())
+    simulators, judging = _GymVector(vec, seeds_for(seed, num_envs), timeout_s), None if task.jittable else probe
+    return VectorGoalEnv(simulators, spec, task, num_envs, "gym", _gym_versions(), judging)
 
 
 def _examined(env: EnvLike, horizon: int | None) -> tuple[Any, str, GoalSpec, GoalTask]:

@@ -45,13 +45,11 @@ def command(config: dict[str, Any], folder: Path) -> str:
     """The command line that makes this run again: what differs from the preset is spelt out."""
     from aimrl.config import Config, make_config
 
-    if isinstance(line := config.get("command"), str):
-        return line
     reward, agent = str(config["reward"]), str(config.get("agent", "td3"))
     words = ["aimrl", "train", config["env"], "--reward", reward, "--agent", agent, "--preset", str(config.get("preset", "fast"))]
     words += ["--steps", str(config["steps"]), "--seed", str(config["seed"])]
     try:
-        base = make_config(config["env"], preset=str(config.get("preset", "fast")), reward=reward)
+        base = make_config(config["env"], preset=str(config.get("preset", "fast")), reward=reward, agent=agent)
     except UserError:  # a preset file that is elsewhere, or names of another version
         base = Config(config["env"])
     for name, default in vars(base).items():
@@ -80,7 +78,7 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         group, _, last = name.rpartition(".")
         return [f"--{name}" if value else f"--{group + '.' if group else ''}no-{last}"]
-    if isinstance(value, list) and any(isinstance(v, list) for v in value):  # rows: as JSON
+    if isinstance(value, list) and not all(isinstance(v, int) for v in value):  # a vector or rows: as JSON
         return [f"--{name}", json.dumps(value)]
     return [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
 

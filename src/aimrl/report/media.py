@@ -86,7 +86,7 @@ def grids(report: Report) -> str:
         facts = [
             ("Success", percent(float(np.mean(rates))) if rates else "–", f"mean of {len(rates)} seeds"),
             ("Steps to the goal", f"{np.mean(steps):.3g}" if steps else "–", "mean of seeds"),
-            ("Iterations", count_words(g.result.get("iterations")), f"{count_words(g.result.get('env_steps'))} steps of all seeds"),
+            ("Iterations", count_words(g.result.get("iterations")), f"{count_words(g.result.get('env_steps'))} steps of each seed"),
             ("Time", duration(plots._number(g.result.get("wall_s"))), ""),
         ]
         tiles = "".join(f"<div><dt>{a}</dt><dd>{esc(b)}<small>{esc(c)}</small></dd></div>" for a, b, c in facts)

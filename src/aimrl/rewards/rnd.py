@@ -23,7 +23,7 @@ class RNDState(eqx.Module):
 
 
 class RND(Reward):
-    """r = ‖p(s′) − q(s′)‖² / running std, q random and fixed, p trained towards it on visited states."""
+    """r = mean (p(s′) − q(s′))² / running std, q random and fixed, p trained towards it on visited states."""
 
     hidden: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
     embedding: int = eqx.field(default=32, static=True)

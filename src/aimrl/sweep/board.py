@@ -20,7 +20,6 @@ class Board:
         self.states: Counter[str] = Counter()
         self.live: Any = None
         self.next, self.start = 0.0, time.monotonic()
-        self.known: set[str] = set()
 
     def __enter__(self) -> Board:
         if self.progress and self.stream.isatty():

@@ -22,10 +22,10 @@ def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
         raise UserError(f"jobs must be at least 1, not {jobs}")
     jobs = jobs or cores()
     rows, speeds = [], measured_speeds(spec)
-    specs = {key: _probe(*key) for key in {(c.config.env, c.config.backend) for c in spec.cells}}
+    specs = {key: _probe(*key) for key in {_world(c.config) for c in spec.cells}}
     for cell in spec.cells:
         c, folder = cell.config, spec.out / cell.name
-        found, buffer = specs[c.env, c.backend], 0
+        found, buffer = specs[_world(c)], 0
         try:
             state = "finished" if finished(folder, c) else "resumes" if runs.checkpoint_steps(folder) else "new"
             buffer = 0 if isinstance(found, str) else _buffer_bytes(c, found)
@@ -93,12 +93,16 @@ def assumed_seconds(c: Config, steps: int, horizon: int = 50) -> float:
     return (BEGIN_S if steps else 0.0) + played * STEP_S + steps * UPDATE_S * c.round_updates / c.round_steps
 
 
-def _probe(env: str, backend: Any) -> Any:
+def _world(c: Config) -> tuple[str, str, int]:
+    return c.env, c.backend, c.horizon
+
+
+def _probe(env: str, backend: Any, horizon: int) -> Any:
     """Sizes of an environment, or the line that says why it can't be made."""
     from aimrl.envs import vector
 
     try:
-        with vector.make(env, 1, 0, backend) as made:
+        with vector.make(env, 1, 0, backend, horizon=horizon or None) as made:
             return made.spec
     except UserError as e:
         return one_line(e)

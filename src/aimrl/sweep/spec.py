@@ -44,7 +44,7 @@ def load_spec(path: str | Path) -> Spec:
     """A sweep from a TOML file, or one clear line about what is wrong in it."""
     path = Path(path)
     try:
-        data = tomllib.loads(runs.read_bounded(path, MAX_SPEC).decode("utf-8"))
+        data = tomllib.loads(runs.read_bounded(path, MAX_SPEC, links=True).decode("utf-8"))
     except (ValueError, RecursionError) as e:  # both of tomllib's errors and bad UTF-8 are ValueErrors
         raise UserError(f"{path} is not valid TOML: {one_line(e)}") from None
     return parse_spec(data, path.stem, str(path))
@@ -122,12 +122,10 @@ def _values(axis: str, value: Any, where: str) -> list[Any]:
 
 
 def _check_reward(name: str) -> None:
-    from importlib.metadata import entry_points
-
     from aimrl import rewards
 
-    if name not in rewards.NAMES and name not in (offered := [e.name for e in entry_points(group=rewards.ENTRY_POINTS)]):
-        raise UserError(nearest(name, [*rewards.NAMES, *offered], "reward"))
+    if name not in (valid := rewards.known()):
+        raise UserError(nearest(name, valid, "reward"))
 
 
 def _check_agent(name: str) -> None:
