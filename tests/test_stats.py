@@ -1,5 +1,6 @@
 """The statistics against lme4 and multcomp (numbers made once, fixtures/stats/make.R), against integrals, and on bad input."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -316,10 +317,13 @@ def test_runs_are_read_at_the_largest_common_step_as_reached_or_as_final(tmp_pat
     assert stats.from_runs([tmp_path]).problems == ()
 
 
-def test_runs_of_one_name_and_different_settings_are_said(tmp_path):
-    for seed in range(4):
-        make_run(tmp_path / str(seed), seed=seed, batch_size=128 if seed > 1 else 512)
-    assert stats.from_runs([tmp_path]).problems == ("FetchPush-v4: runs of aim that differ in batch_size are taken as one method",)
+def test_runs_of_one_reward_and_different_settings_are_compared(tmp_path):
+    for seed, size in itertools.product(range(2), (128, 512)):  # the arms of an ablation, on the same seeds
+        make_run(tmp_path / f"{size}-{seed}", seed=seed, batch_size=size)
+    found = stats.from_runs([tmp_path])
+    assert found.problems == ()
+    assert found.envs["FetchPush-v4"].algorithms == ("aim (batch_size 128)", "aim (batch_size 512)")
+    assert found.envs["FetchPush-v4"].episodes.min() > 0
 
 
 def test_bad_runs_get_one_line_each_and_the_rest_is_used(tmp_path):

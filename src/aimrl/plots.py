@@ -5,7 +5,6 @@ Reports and the live view draw the same numbers; nothing here needs JAX.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,56 +169,20 @@ def read_run(folder: Path) -> tuple[RunData, list[str]]:
 # --- grouping ----------------------------------------------------------------------------------------------------------------------------
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 24 else text[:23] + "…"
-
-
-def method_names(runs: Sequence[RunData]) -> list[str]:
-    """Each run's method: its reward; agent and preset where they vary; and options in which runs that share all that differ."""
-    varying = [k for k in ("agent", "preset") if len({_short(r.config.get(k)) for r in runs}) > 1]
-    base = [(r.config["reward"], *(_short(r.config.get(k)) for k in varying)) for r in runs]
-    names = []
-    for run, key in zip(runs, base):
-        like = [folders.method_settings(r.config) for r, k in zip(runs, base) if k == key and r.env == run.env]
-        mine = folders.method_settings(run.config)
-        odd = [k for k in mine | {k: 0 for other in like for k in other} if any(o.get(k) != mine.get(k) for o in like)]
-        said = [f"{k} {_short(mine[k])}" if k in mine else f"no {k}" for k in odd[:3]] + (["…"] if len(odd) > 3 else [])
-        extra = [*key[1:], *said]
-        names.append(f"{key[0]} ({', '.join(extra)})" if extra else key[0])
-    return names
-
-
-def _order(name: str) -> tuple[bool, int, str]:
-    """AIM's methods first, the longer name before the shorter, as the statistics table has them."""
-    aim = name.lower().startswith("aim")
-    return (not aim, -len(name) if aim else 0, name)
-
-
 def group(runs: Sequence[RunData]) -> tuple[list[Group], list[str]]:
     """Seeds of one method in one environment together; a second run of a cell is left out with a line."""
     cells: dict[tuple[str, str], dict[int, RunData]] = {}
     problems = []
-    for run, name in zip(runs, method_names(runs)):
+    for run, name in zip(runs, folders.method_names([r.config for r in runs])):
         seeds = cells.setdefault((run.env, name), {})
         if run.seed in seeds:
             other = seeds[run.seed].folder
             problems.append(f"{run.folder}: the same cell as {other} ({run.env}, {name}, seed {run.seed}); left out")
         else:
             seeds[run.seed] = run
-    keys = sorted(cells, key=lambda k: (k[0], _order(k[1])))
-    return [Group(*k, tuple(cells[k][s] for s in sorted(cells[k]))) for k in keys], problems + _mixed_versions(runs)
-
-
-def _mixed_versions(runs: Sequence[RunData]) -> list[str]:
-    problems = []
-    for env in sorted({r.env for r in runs}):
-        here = [v if isinstance(v := r.config.get("versions"), dict) else {} for r in runs if r.env == env]
-        for name in sorted({k for v in here for k in v}):
-            values = sorted({str(v.get(name, "unknown")) for v in here})
-            if len(values) > 1:
-                problems.append(f"{env}: runs of mixed versions of {name} ({', '.join(values)}) are compared")
-    return problems
+    keys = sorted(cells, key=lambda k: (k[0], folders.method_order(k[1])))
+    groups = [Group(*k, tuple(cells[k][s] for s in sorted(cells[k]))) for k in keys]
+    return groups, problems + folders.mixed_versions([r.config for r in runs])
 
 
 def read(paths: Iterable[Path]) -> tuple[list[RunData], list[str]]:
@@ -369,7 +332,8 @@ def across(groups: Sequence[Group], measure: Literal["final", "ever"]) -> dict[s
         if made and g.env in last:
             step = np.array([last[g.env]], float)
             found.setdefault(g.name, {})[g.env] = np.array([_at(r, step, getattr(r.evals, measure))[0] for r in made])
-    return {name: [by[env] for env in last] for name, by in sorted(found.items(), key=lambda item: _order(item[0])) if len(by) == len(last)}
+    everywhere = sorted((name for name, by in found.items() if len(by) == len(last)), key=folders.method_order)
+    return {name: [found[name][env] for env in last] for name in everywhere}
 
 
 # --- words -------------------------------------------------------------------------------------------------------------------------------
@@ -408,7 +372,7 @@ def draw_curves(groups: Sequence[Group], path: Path, measure: Literal["final", "
     envs = sorted({g.env for g in groups})
     if not envs:
         raise UserError("no runs to draw")
-    names = sorted({g.name for g in groups}, key=_order)
+    names = sorted({g.name for g in groups}, key=folders.method_order)
     panels = {env: [(g.name, names.index(g.name), curve(g, measure, axis)) for g in groups if g.env == env] for env in envs}
     return draw_panels(panels, path, "goal held at the end" if measure == "final" else "goal reached", axis)
 

@@ -13,7 +13,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,44 @@ def method_settings(config: dict[str, Any]) -> dict[str, Any]:
         options = config.get(key)
         flat |= {f"{key.split('_')[0]} {k}": v for k, v in options.items()} if isinstance(options, dict) else {}
     return flat
+
+
+def method_names(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Each run's method: its reward; agent and preset where they vary; and options in which runs that share all that differ."""
+    varying = [k for k in ("agent", "preset") if len({_short(c.get(k, "unknown")) for c in configs}) > 1]
+    base = [(c["reward"], *(_short(c.get(k, "unknown")) for k in varying)) for c in configs]
+    names = []
+    for config, key in zip(configs, base):
+        like = [method_settings(c) for c, k in zip(configs, base) if k == key and c["env"] == config["env"]]
+        mine = method_settings(config)
+        odd = [k for k in mine | {k: 0 for other in like for k in other} if any(o.get(k) != mine.get(k) for o in like)]
+        said = [f"{k} {_short(mine[k])}" if k in mine else f"no {k}" for k in odd[:3]] + (["…"] if len(odd) > 3 else [])
+        extra = [*key[1:], *said]
+        names.append(f"{key[0]} ({', '.join(extra)})" if extra else key[0])
+    return names
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 24 else text[:23] + "…"
+
+
+def method_order(name: str) -> tuple[bool, int, str]:
+    """AIM's methods first, the longer name before the shorter, so that contrasts read as in the paper: AIM minus others."""
+    aim = name.lower().startswith("aim")
+    return (not aim, -len(name) if aim else 0, name)
+
+
+def mixed_versions(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each environment and package of which runs of several versions are compared."""
+    problems = []
+    for env in sorted({c["env"] for c in configs}):
+        here = [_versions_of(c) for c in configs if c["env"] == env]
+        for name in sorted({k for v in here for k in v}):
+            values = sorted({str(v.get(name, "unknown")) for v in here})
+            if len(values) > 1:
+                problems.append(f"{env}: runs of mixed versions of {name} ({', '.join(values)}) are compared")
+    return problems
 
 
 def go_on(folder: Path, steps: int, step: int) -> None:

@@ -56,7 +56,7 @@ class Report:
 
     @property
     def methods(self) -> list[str]:
-        return list(dict.fromkeys(sorted((g.name for g in self.groups), key=plots._order)))
+        return list(dict.fromkeys(sorted((g.name for g in self.groups), key=runs.method_order)))
 
     @property
     def runs(self) -> list[RunData]:

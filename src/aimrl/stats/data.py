@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aimrl.runs import MAX_JSON, MAX_LOG, method_settings, read_bounded
+from aimrl.runs import MAX_JSON, MAX_LOG, method_names, method_order, mixed_versions, read_bounded
 from aimrl.types import UserError, nearest
 
 COLUMNS = ("env", "algorithm", "seed", "episode", "success")
@@ -42,14 +42,9 @@ class Table:
     problems: tuple[str, ...] = ()
 
 
-def algorithm_order(names: Iterable[str]) -> tuple[str, ...]:
-    """AIM's variants first, the longer name before the shorter, so that contrasts read as in the paper: AIM minus others."""
-    return tuple(sorted(set(names), key=lambda n: (not n.lower().startswith("aim"), -len(n) if n.lower().startswith("aim") else 0, n)))
-
-
 def counts(cells: dict[tuple[str, str], tuple[int, int]], step: int | None = None) -> Counts:
     """Counts from {(algorithm, seed): (successes, episodes)}."""
-    algorithms = algorithm_order(a for a, _ in cells)
+    algorithms = tuple(sorted({a for a, _ in cells}, key=method_order))
     seeds = tuple(sorted({s for _, s in cells}, key=lambda s: (len(s), s)))
     if len(algorithms) > MAX_ALGORITHMS or len(algorithms) * len(seeds) > MAX_CELLS:
         raise UserError(f"{len(algorithms)} algorithms and {len(seeds)} seeds are too many: are the columns in the right place?")
@@ -109,11 +104,7 @@ def from_csv(path: str | Path) -> Table:
 @dataclass(frozen=True)
 class _Run:
     folder: Path
-    env: str
-    parts: tuple[str, str, str]  # reward, agent, preset
-    seed: str
-    versions: dict[str, str]
-    settings: dict[str, Any]
+    config: dict[str, Any]
     evals: dict[int, tuple[int, int]]  # step: successes, episodes
 
 
@@ -159,12 +150,7 @@ def _read_run(folder: Path, key: str) -> tuple[_Run | None, list[str]]:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None, [f"{folder}: config.json is half-written or has no env, reward and seed"]
     evals, problems = read_evals(folder, key)
-    if not evals:
-        return None, problems
-    versions = config.get("versions")
-    named = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
-    parts = (reward, str(config.get("agent", "")), str(config.get("preset", "")))
-    return _Run(folder, env, parts, str(seed), named, method_settings(config), evals), problems
+    return _Run(folder, config, evals) if evals else None, problems
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
@@ -179,72 +165,47 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _version_problems(env: str, runs: Sequence[_Run]) -> list[str]:
-    problems = []
-    for name in sorted({n for run in runs for n in run.versions}):
-        values = sorted({run.versions.get(name, "unknown") for run in runs})
-        if len(values) > 1:
-            problems.append(f"{env}: runs of mixed versions of {name} ({', '.join(values)}) are compared")
-    return problems
-
-
-def _mixed_settings(env: str, name: str, runs: Sequence[_Run]) -> list[str]:
-    """A line where runs of one name differ in more than their seed."""
-    keys = {k for run in runs for k in run.settings}
-    odd = sorted(k for k in keys if any(run.settings.get(k) != runs[0].settings.get(k) for run in runs))
-    return [f"{env}: runs of {name} that differ in {', '.join(odd[:5])} are taken as one method"] if odd else []
-
-
 def from_runs(folders: Sequence[str | Path], step: int | None = None, success: str = "ever") -> Table:
     """Read run folders (or folders of them) at one training step; by default the largest step that every run of an environment has.
 
     `success` is "ever" (the goal was reached at some time, the paper's) or "final" (it is reached at the last step). An algorithm is named
-    by its reward, and by agent and preset where these differ between the runs.
+    by its reward, and by agent, preset and options where these differ between the runs.
     """
     if success not in SUCCESS:
         raise UserError(nearest(success, SUCCESS, "success"))
-    runs: dict[tuple[str, ...], _Run] = {}
+    found: list[_Run] = []
     problems: list[str] = []
     for folder in find_runs(folders):
         run, lines = _read_run(folder, f"success_{success}")
         problems += lines
-        if run is None:
-            continue
-        cell = (run.env, *run.parts, run.seed)
-        if cell in runs:
-            problems.append(f"{run.folder}: the same cell as {runs[cell].folder} ({run.env}, {run.parts[0]}, seed {run.seed}); left out")
-        else:
-            runs[cell] = run
-    if not runs:
+        found += [run] if run is not None else []
+    if not found:
         raise UserError(problems[0] if len(problems) == 1 else f"no usable run: {problems[0]} (and {len(problems) - 1} more)")
-    varying = [i for i in (1, 2) if len({run.parts[i] for run in runs.values()}) > 1]
+    cells: dict[str, dict[tuple[str, str], _Run]] = {}
+    for run, name in zip(found, method_names([run.config for run in found])):
+        env, cell = run.config["env"], (name, str(run.config["seed"]))
+        if other := cells.setdefault(env, {}).get(cell):
+            problems.append(f"{run.folder}: the same cell as {other.folder} ({env}, {name}, seed {cell[1]}); left out")
+        else:
+            cells[env][cell] = run
     tables: dict[str, Counts] = {}
-    for env in sorted({run.env for run in runs.values()}):
-        here = [run for run in runs.values() if run.env == env]
-        shared = set.intersection(*(set(run.evals) for run in here))
+    for env, here in sorted(cells.items()):
+        shared = set.intersection(*(set(run.evals) for run in here.values()))
         at = step if step is not None else max(shared, default=None)
         if at is None:
             problems.append(f"{env}: no step at which all {len(here)} runs were evaluated; state one")
             continue
-        if not any(at in run.evals for run in here):
+        if not any(at in run.evals for run in here.values()):
             known = ", ".join(f"{s:,}" for s in sorted(shared)[-6:]) or "none"
             problems.append(f"{env}: no run was evaluated at step {at:,}; the last steps that all {len(here)} have: {known}")
             continue
-        problems += [f"{run.folder}: not evaluated at step {at}; left out" for run in here if at not in run.evals]
-        here = [run for run in here if at in run.evals]
-        problems += _version_problems(env, here)
-        for name in sorted({_name(run, varying) for run in here}):
-            problems += _mixed_settings(env, name, [run for run in here if _name(run, varying) == name])
-        if here:
-            tables[env] = counts({(_name(run, varying), run.seed): run.evals[at] for run in here}, at)
+        problems += [f"{run.folder}: not evaluated at step {at}; left out" for run in here.values() if at not in run.evals]
+        here = {cell: run for cell, run in here.items() if at in run.evals}
+        problems += mixed_versions([run.config for run in here.values()])
+        tables[env] = counts({cell: run.evals[at] for cell, run in here.items()}, at)
     if not tables:
         raise UserError(problems[-1])
     return Table(tables, tuple(problems))
-
-
-def _name(run: _Run, varying: Sequence[int]) -> str:
-    extra = [run.parts[i] or "unknown" for i in varying]
-    return f"{run.parts[0]} ({', '.join(extra)})" if extra else run.parts[0]
 
 
 def load(sources: Sequence[str | Path], step: int | None = None, success: str = "ever") -> Table:
