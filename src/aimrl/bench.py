@@ -190,7 +190,8 @@ def _loop(quick: bool, precision: str = "float32") -> dict[str, Any]:
         def listen(event: str, data: dict[str, Any]) -> None:
             if event == "round":
                 clock[data["step"]] = time.time()
-                learned.extend([data["step"]] * data["learned"])
+                if data["learned"]:
+                    learned.append(data["step"])
 
         train(config, Path(folder) / "run", listen=listen, stop=lambda: max(clock) > steps)  # stopped: nothing is evaluated
     last = max(clock)

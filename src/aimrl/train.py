@@ -495,7 +495,8 @@ class Trainer:
             raise FileNotFoundError(errno.ENOENT, "the run folder has vanished")
         rows = replay.used_rows(self.ring)
         acted = {"actions": self._actions_array(), "goals": self.goals}
-        trees = {"brain": self.brain, "ring": replay.trimmed(self.ring, rows), "actions": acted}
+        ring = replay.trimmed(jax.tree.map(np.asarray, self.ring), rows)  # a view: saving needs no second buffer
+        trees = {"brain": self.brain, "ring": ring, "actions": acted}
         meta = {"rows": rows, "wall_s": self.seconds(), "segment": self.step - len(self.actions) * self.config.num_envs}
         runs.save_checkpoint(self.folder, self.step, trees, meta | {"replayed": len(self.actions)})
         self.saved = self.step
@@ -529,7 +530,9 @@ class Trainer:
             self.actions.append(action)
         self.collector.finished = []  # these episodes are in the saved buffer
         self.brain = jax.tree.map(jnp.asarray, load("brain", self.brain))
-        self.ring = replay.untrimmed(load("ring", replay.trimmed(self.ring, runs.natural(meta, "rows"))), self.ring)
+        rows, whole = runs.natural(meta, "rows"), jax.eval_shape(lambda ring: ring, self.ring)
+        del self.ring  # makes room for the saved one
+        self.ring = replay.untrimmed(load("ring", jax.eval_shape(lambda ring: replay.trimmed(ring, rows), whole)), whole)
         self.step = self.saved = steps[-1]
         runs.go_on(self.folder, self.config.steps, self.step)
         self.wall, self.clock = float(wall), time.monotonic()
