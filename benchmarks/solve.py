@@ -3,9 +3,9 @@
     python benchmarks/solve.py --minutes 60 > results/speed/solve.json
 
 The peers learn from the sparse reward with the settings the RL Zoo publishes for this task (TQC + HER, batch 2048, 3 × 512 networks, one
-update a step) and with the sizes of `aimrl bench` (TD3 + HER, batch 256, 3 × 256). Whoever isn't there after `--minutes` of training has
-"not reached" it; the peers' evaluations aren't counted, ours are. Wants an otherwise idle machine, for hours, and
-uses the cores the process is given (`taskset -c 0` for one).
+update a step) and with the sizes of `aimrl bench` (TD3 + HER, batch 256, 3 × 256, Gaussian noise of 0.2). Whoever isn't there after
+`--minutes` of training has "not reached" it; the peers' evaluations aren't counted, ours are. Wants an otherwise idle machine, for hours,
+and uses the cores the process is given (`taskset -c 0` for one).
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
     """A peer's agent with its own hindsight buffer and the task's sparse reward, evaluated every two minutes."""
     import gymnasium as gym
     import gymnasium_robotics
+    import numpy as np
     from stable_baselines3 import HerReplayBuffer
     from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.noise import NormalActionNoise
 
     if package == "sb3":
         from sb3_contrib import TQC
@@ -64,6 +66,10 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
     gym.register_envs(gymnasium_robotics)
     zoo = settings == "zoo"
     width = 512 if zoo else 256
+    test = gym.make(ENV)
+    noise: dict[str, Any] = (
+        {} if zoo else {"action_noise": NormalActionNoise(np.zeros(4), np.full(4, 0.2))}
+    )  # their TD3 has none of its own
     model = (TQC if zoo else TD3)(
         "MultiInputPolicy",
         gym.make(ENV),
@@ -76,10 +82,11 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
         learning_starts=1_000,
         train_freq=1,
         gradient_steps=1,
+        **noise,
         policy_kwargs={"net_arch": [width] * 3} | ({"n_critics": 2} if zoo else {}),
         seed=seed,
     )
-    test, curve = gym.make(ENV), []
+    curve: list[dict[str, float]] = []
 
     def held() -> float:
         count = 0
