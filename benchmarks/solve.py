@@ -69,7 +69,7 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
     test = gym.make(ENV)
     noise: dict[str, Any] = (
         {} if zoo else {"action_noise": NormalActionNoise(np.zeros(4), np.full(4, 0.2))}
-    )  # their TD3 has none of its own
+    )  # TD3 there has none
     model = (TQC if zoo else TD3)(
         "MultiInputPolicy",
         gym.make(ENV),
