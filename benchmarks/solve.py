@@ -67,9 +67,7 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
     zoo = settings == "zoo"
     width = 512 if zoo else 256
     test = gym.make(ENV)
-    noise: dict[str, Any] = (
-        {} if zoo else {"action_noise": NormalActionNoise(np.zeros(4), np.full(4, 0.2))}
-    )  # TD3 there has none
+    noise: dict[str, Any] = {} if zoo else {"action_noise": NormalActionNoise(np.zeros(4), np.full(4, 0.2))}  # TD3 there has none
     model = (TQC if zoo else TD3)(
         "MultiInputPolicy",
         gym.make(ENV),
