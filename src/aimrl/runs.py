@@ -341,8 +341,12 @@ def checkpoint_steps(folder: Path) -> list[int]:
     root = folder / "checkpoints"
     if not root.is_dir():
         return []
-    names = {p.name.removeprefix(NEW) for p in root.iterdir() if (p / "meta.json").is_file()}
-    return sorted(int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n and int(n) <= MAX_STEP)
+    return sorted({step for p in root.iterdir() if (p / "meta.json").is_file() for step in _named_step(p.name.removeprefix(NEW))})
+
+
+def _named_step(name: str) -> list[int]:
+    """The step that a checkpoint's folder is named by; none if it is named otherwise."""
+    return [int(name)] if name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= MAX_STEP else []
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -413,9 +417,9 @@ def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
         raise UserError(f"{folder} holds no checkpoint yet")
     if step is not None and step not in steps:
         raise UserError(f"{folder} has no checkpoint at step {step}; it has {', '.join(map(str, steps))}")
-    newer = sorted(p.name for p in (folder / "checkpoints").iterdir() if p.name.isdigit() and int(p.name) > steps[-1] and any(p.iterdir()))
-    if newer and step is None:
-        raise UserError(f"checkpoint {newer[-1]} of {folder} is incomplete: fetch it again, or remove it to use that of step {steps[-1]}")
+    named = [s for p in (folder / "checkpoints").iterdir() if p.is_dir() and any(p.iterdir()) for s in _named_step(p.name)]
+    if step is None and max(named, default=0) > steps[-1]:
+        raise UserError(f"checkpoint {max(named)} of {folder} is incomplete: fetch it again, or remove it to use that of step {steps[-1]}")
     step = steps[-1] if step is None else step
     meta = read_json(checkpoint_path(folder, step) / "meta.json")
     _check_format(folder, meta)

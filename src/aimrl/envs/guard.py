@@ -136,7 +136,7 @@ def spec_of(env: Any, name: str) -> GoalSpec:
         if not isinstance(act, spaces.Box) or act.dtype is None or act.dtype.kind != "f":
             raise UserError(f"{name}: the action space is {act}; only a Box of floats or Discrete can be used")
         if not (np.isfinite(act.low).all() and np.isfinite(act.high).all() and (act.low < act.high).all()):
-            raise UserError(f"{name}: the action space {act} lacks finite bounds with low < high: give it some")
+            raise UserError(f"{name}: the action space {act} has no finite bounds (low < high): give it some")
     horizon = _time_limit(env)
     if horizon is None:
         raise UserError(f"{name} has no time limit: register it with max_episode_steps, wrap it in TimeLimit or pass horizon")
