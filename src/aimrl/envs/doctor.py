@@ -50,8 +50,9 @@ def diagnose(env: EnvLike, backend: Backend = "auto", quick: bool = False, horiz
         with vector:
             findings += _shape(vector)
             findings += [Finding("warn", str(w.message), "accept batches of goals in it to train faster") for w in caught if _ours(w)]
-            if chosen == "gym":
+            if chosen == "gym" or not quick:  # EnvPool's tasks are gymnasium-robotics', whose import takes a second
                 findings += _spaces(env, horizon)
+            if chosen == "gym":
                 findings += _wrappers(env, horizon)
             play = _random_play(vector, 10 if quick else min(max(200, 2 * vector.spec.horizon + 2), 600))
             findings += _rewards(play, vector.task)
