@@ -184,6 +184,6 @@ def test_an_unknown_id_is_one_finding():
 
 
 def test_the_spaces_of_an_environment_in_envpool_are_listed_too():
-    said = [f.what for f in doctor.diagnose("FetchReach-v4")]
+    said = [f.what for f in diagnose("FetchReach-v4")]
     assert {"observation: float64 of shape (10,)", "achieved_goal: float64 of shape (3,)"} <= set(said)
-    assert not any("of shape" in f.what for f in doctor.diagnose("FetchReach-v4", "envpool", quick=True))  # a run starts sooner without
+    assert not any("of shape" in f.what for f in diagnose("FetchReach-v4", "envpool", quick=True))  # a run starts sooner without
