@@ -326,6 +326,17 @@ def test_runs_of_one_reward_and_different_settings_are_compared(tmp_path):
     assert found.envs["FetchPush-v4"].episodes.min() > 0
 
 
+def test_each_arm_of_a_larger_ablation_is_named_by_what_it_lacks(tmp_path):
+    lacking = {"her_redraws": 0, "moved_fraction": 0.0, "normalise_inputs": False, "bound_targets": False, "practice": 0.0}
+    for name, value in lacking.items():
+        make_run(tmp_path / name, **{name: value})
+    make_run(tmp_path / "whole")
+    found = stats.from_runs([tmp_path])
+    assert found.problems == ()
+    arms = {"aim", *(f"aim ({name} {json.dumps(value)})" for name, value in lacking.items())}
+    assert set(found.envs["FetchPush-v4"].algorithms) == arms
+
+
 def test_bad_runs_get_one_line_each_and_the_rest_is_used(tmp_path):
     for seed in range(2):
         write_run(tmp_path / f"aim{seed}", "aim", seed)

@@ -199,16 +199,20 @@ def method_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def method_names(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Each run's method: its reward; agent and preset where they vary; and options in which runs that share all that differ."""
+    """A method by its reward; agent and preset where they vary; and the options in which it differs from most that share these."""
     varying = [k for k in ("agent", "preset") if len({_short(c.get(k, "unknown")) for c in configs}) > 1]
     base = [(c["reward"], *(_short(c.get(k, "unknown")) for k in varying)) for c in configs]
+    settings = [{k: json.dumps(v) for k, v in plain(method_settings(c)).items()} for c in configs]
+    arms: dict[tuple[str, ...], list[dict[str, str]]] = {}  # different settings of what would have one name
+    for config, key, mine in zip(configs, base, settings):
+        if mine not in (known := arms.setdefault((config["env"], *key), [])):
+            known.append(mine)
     names = []
-    for config, key in zip(configs, base):
-        like = [method_settings(c) for c, k in zip(configs, base) if k == key and c["env"] == config["env"]]
-        mine = method_settings(config)
-        odd = [k for k in mine | {k: 0 for other in like for k in other} if any(o.get(k) != mine.get(k) for o in like)]
-        said = [f"{k} {_short(mine[k])}" if k in mine else f"no {k}" for k in odd[:3]] + (["…"] if len(odd) > 3 else [])
-        extra = [*key[1:], *said]
+    for config, key, mine in zip(configs, base, settings):
+        others = arms[config["env"], *key]
+        keys = dict.fromkeys(k for one in others for k in one)
+        rare = [k for k in keys if 2 * sum(one.get(k) == mine.get(k) for one in others) <= len(others)]
+        extra = [*key[1:], *(f"{k} {_short(json.loads(mine[k]))}" if k in mine else f"no {k}" for k in rare)]
         names.append(f"{key[0]} ({', '.join(extra)})" if extra else key[0])
     return names
 

@@ -187,10 +187,15 @@ def test_a_sound_checkpoint_is_read_and_has_the_bits_that_were_saved(folder):
     np.testing.assert_array_equal(out["w"], fuzzing.TREE["w"])
 
 
+def put_elsewhere(path, tmp_path):
+    """Leaves a link in its place."""
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "evals.jsonl", "checkpoints"])
 def test_links_in_a_run_folder_are_not_followed(name, folder, tmp_path):
-    (folder / name).rename(tmp_path / "elsewhere")
-    (folder / name).symlink_to(tmp_path / "elsewhere")
+    put_elsewhere(folder / name, tmp_path)
     with pytest.raises(UserError, match="symbolic link"):
         runs.load_config(folder)
     with pytest.raises(UserError, match="symbolic link"):
@@ -201,8 +206,7 @@ def test_links_in_a_run_folder_are_not_followed(name, folder, tmp_path):
 def test_nor_are_they_by_whoever_only_reads(name, folder, tmp_path):
     from aimrl import plots, stats
 
-    (folder / name).rename(tmp_path / "elsewhere")
-    (folder / name).symlink_to(tmp_path / "elsewhere")
+    put_elsewhere(folder / name, tmp_path)
     with pytest.raises(UserError, match="symbolic link"):
         plots.read_run(folder)
     with pytest.raises(UserError, match="symbolic link"):
