@@ -10,6 +10,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -292,7 +293,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round."""
-    with make_env(config, env, config.num_envs, 0) as probe:
+    with make_env(config, env, 1, 0) as probe:
         trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen)
         runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
         size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
@@ -331,15 +332,16 @@ class Trainer:
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
         self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
-        self.learn = jax.jit(lambda *x: self.round.learn(*x), donate_argnums=0)
-        self.store = jax.jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
-        self.explore = jax.jit(lambda *x: self.round.explore(*x))
+        jit = partial(jax.jit, compiler_options=nn.quickly_compiled())
+        self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
+        self.store = jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
+        self.explore = jit(lambda *x: self.round.explore(*x))
         # One program instead of a hundred small ones; it runs once, so it isn't polished.
         begin = jax.jit(lambda: fresh(c, spec, self.round), compiler_options={"xla_backend_optimization_level": 0})
         if c.steps > c.learning_starts:  # the longest compilation goes first, beside everything until it is needed
             self.learn = nn.compile_early(self.learn, *jax.eval_shape(begin), self.root)
         self.brain, self.ring = begin()
-        self.practise = jax.jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
+        self.practise = jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
         self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
 
     # Algorithm 1. Slips of the printed version, repaired: an episode starts at the present t, not K; s advances to s′; the time limit is T
