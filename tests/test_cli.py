@@ -490,6 +490,11 @@ def test_an_environment_in_the_current_folder_is_found_without_python_path(tmp_p
         [script, "doctor", "here_env:Point-v0", "--json"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+    small = "--preset paper --steps 200 --learning-starts 100 --num-envs 2 --round-steps 20 --round-updates 1"
+    small += " --eval-every 200 --eval-episodes 2 --td3.hidden 16 --quiet --out run"
+    for words in (f"train here_env:Point-v0 {small}", "eval run --episodes 2", "train --resume --out run --steps 220"):
+        done = subprocess.run([script, *words.split()], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
 
 
 # --- options of rewards -----------------------------------------------------------------------------------------------------------------

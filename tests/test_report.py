@@ -310,6 +310,12 @@ def test_the_command_of_a_grid_run_names_its_reward_s_options():
     config = {"world": "room", "reward": "aim", "preset": "fast", "seeds": 2, "reward_options": runs.plain(vars(reward))}
     run = content.GridRun(Path("runs/g"), config, {})
     assert grid_command(run) == "aimrl grid room --reward aim --preset fast --seeds 2 --aim.bound two-sided --out g"
+    assert "--entropy 0.5" in grid_command(content.GridRun(Path("runs/g"), config | {"entropy": 0.5}, {}))
+
+
+def test_a_folder_is_no_file_to_write_the_report_to(tmp_path):
+    with pytest.raises(UserError, match="is a folder: give the report a file's name"):
+        report.write([tmp_path], tmp_path)
 
 
 # --- browser -----------------------------------------------------------------------------------------------------------------------------

@@ -246,3 +246,92 @@ def test_an_environment_is_looked_at_before_a_run_begun_in_python(tmp_path):
     with pytest.raises(UserError, match="no time limit"):
         aimrl.train(PointGoal, out=tmp_path / "r", quiet=True)
     assert not (tmp_path / "r").exists()
+
+
+class _FailsWhenAsked(PointEnv):
+    broken = False
+
+    def reset(self, **options):
+        if _FailsWhenAsked.broken:
+            raise RuntimeError("no power")
+        return super().reset(**options)
+
+
+def test_an_evaluation_that_failed_is_made_up_for_on_resuming(tmp_path, monkeypatch):
+    make = lambda: TimeLimit(_FailsWhenAsked(), 10)  # noqa: E731
+    c = config(checkpoint_every=10**6, eval_every=10**6, steps=600)
+
+    def breaks(event, data):
+        if event == "metrics" and data["step"] == 600:  # told just before the last evaluation
+            monkeypatch.setattr(_FailsWhenAsked, "broken", True)
+
+    with pytest.raises(UserError, match=r"no power.*kept as it was at step 600"):
+        train(c, tmp_path / "a", env=make, listen=breaks)
+    assert runs.checkpoint_steps(tmp_path / "a") == [600]
+    assert runs.last_evaluated(tmp_path / "a") == 0
+    monkeypatch.setattr(_FailsWhenAsked, "broken", False)
+    train(c, tmp_path / "a", env=make, resume=True)
+    train(c, tmp_path / "b", env=make)
+    assert lines(tmp_path / "a", "evals.jsonl") == lines(tmp_path / "b", "evals.jsonl")
+    train(c, tmp_path / "a", env=make, resume=True)  # and only once
+    assert [row["step"] for row in lines(tmp_path / "a", "evals.jsonl")] == [600]
+
+
+def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path):
+    def second(event, data):
+        if event == "round":
+            with pytest.raises(UserError, match="being trained by another process"):
+                train(c, tmp_path / "a", env=point_goal, resume=True)
+
+    c = config(steps=120)
+    train(c, tmp_path / "a", env=point_goal, listen=second)
+    assert [row["step"] for row in lines(tmp_path / "a", "evals.jsonl")] == [120]
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+    made = []
+
+    def second_fails():
+        made.append(1)
+        if len(made) > 3:
+            raise RuntimeError("too many")
+        return TimeLimit(PointEnv(), 10)
+
+    with pytest.raises(UserError, match="too many"):
+        train(config(num_envs=4, round_steps=60), tmp_path / "a", env=second_fails)
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_left_of_a_run_is_not_written_over(tmp_path):
+    c = config(steps=120)
+    train(c, tmp_path / "a", env=point_goal)
+    (tmp_path / "a" / "config.json").unlink()
+    with pytest.raises(UserError, match=r"whose config\.json is gone"):
+        train(c, tmp_path / "a", env=point_goal)
+    for step in (5, 7):
+        runs.save_checkpoint(tmp_path / "b", step, {"x": {"a": np.zeros(1)}}, {})
+    runs.save_checkpoint(tmp_path / "b", 1, {"x": {"a": np.zeros(1)}}, {})
+    assert 1 in runs.checkpoint_steps(tmp_path / "b")
+
+
+def test_a_run_keeps_the_precision_it_began_with_on_another_processor(tmp_path, monkeypatch):
+    c = config(steps=120, precision="auto")
+    monkeypatch.setattr("aimrl.config.multiplies_bfloat16", lambda: True)
+    train(c, tmp_path / "a", env=point_goal)
+    assert runs.load_config(tmp_path / "a").precision == "bfloat16"
+    monkeypatch.setattr("aimrl.config.multiplies_bfloat16", lambda: False)
+    assert train(dataclasses.replace(c, steps=240), tmp_path / "a", env=point_goal, resume=True).config.precision == "bfloat16"
+    with pytest.raises(UserError, match="its precision is 'bfloat16', not 'float32'"):
+        train(dataclasses.replace(c, steps=300, precision="float32"), tmp_path / "a", env=point_goal, resume=True)
+
+
+def test_a_reward_object_is_recorded_with_its_own_options(tmp_path):
+    small = {k: v for k, v in TINY.items() if k != "env"} | {"steps": 120, "quiet": True}
+    run = aimrl.train(point_goal, reward=make_reward("aim", form="shaped", step_bound=0.3), out=tmp_path / "a", **small)
+    assert run.config.reward_options["form"] == "shaped"
+    assert run.config.reward_options["step_bound"] == 0.3
+    assert load_run(tmp_path / "a", env=point_goal).round.reward.form == "shaped"
+    with pytest.raises(UserError, match="leave reward_options out"):
+        aimrl.train(point_goal, reward=make_reward("aim"), reward_options={"knee": 0.1}, out=tmp_path / "b", **small)
+    with pytest.raises(UserError, match="needs to know which run"):
+        aimrl.train(point_goal, resume=True, **small)

@@ -278,7 +278,7 @@ def test_cells_of_a_killed_sweep_save_and_end_and_the_next_sweep_waits_for_them(
 def test_two_sweeps_on_one_folder_refuse_in_one_line(tmp_path):
     spec = load(tmp_path, env='["A-v0"]', seeds="[0]")
     with (
-        sweep.locked(spec.out / ".sweep.lock", "unused"),
+        runs.locked(spec.out / ".sweep.lock", "unused"),
         pytest.raises(UserError, match=r"^another sweep is running in .*out$"),
     ):
         sweep.run(spec, progress=False)

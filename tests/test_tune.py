@@ -154,8 +154,20 @@ def test_a_database_url_is_used_and_never_repeated_in_an_error(tmp_path):
     assert "secret" not in str(e.value)
 
 
+def test_a_search_of_another_kind_does_not_mix_its_trials_with_an_earlier_ones(tmp_path):
+    search(tmp_path, trials=1)
+    for other, line in (
+        ({"steps": 700}, "steps 500, not 700"),
+        ({"measure": "area"}, "'final', not 'area'"),
+        ({"seed": 3}, "seed 0, not 3"),
+    ):
+        with pytest.raises(UserError, match=line):
+            search(tmp_path, trials=2, **other)
+    assert len(search(tmp_path, trials=2).trials) == 2
+
+
 def test_two_searches_in_one_folder_refuse_in_one_line(tmp_path):
-    from aimrl.sweep import locked
+    from aimrl.runs import locked
 
     with locked(tmp_path / ".tune.lock", "unused"), pytest.raises(UserError, match=r"^another search is running in"):
         search(tmp_path)

@@ -242,6 +242,20 @@ def test_a_vanished_run_is_said_and_the_server_stays(server):
     assert ask(server)[0].status == 200
 
 
+def test_a_browser_that_leaves_in_the_middle_of_the_page_is_not_told(server, capfd):
+    for error in (BrokenPipeError(), ConnectionResetError()):
+        try:
+            raise error
+        except OSError:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert capfd.readouterr().err == ""
+    try:
+        raise RuntimeError("a fault of ours")
+    except RuntimeError:
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert "a fault of ours" in capfd.readouterr().err
+
+
 def test_a_taken_port_is_one_clear_line(server, tmp_path):
     with pytest.raises(UserError, match="cannot listen on port"):
         watch.Server(tmp_path, server.server_address[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,14 +52,23 @@ def train_named(
     from aimrl.envs import doctor
     from aimrl.progress import Listeners, ctrl_c
     from aimrl.train import train
+    from aimrl.types import UserError
 
     named = env if isinstance(env, str) else _name(env)
     config = make_config(named, preset=preset, reward=reward if isinstance(reward, str) else type(reward).__name__.lower(), **overrides)
+    if not isinstance(reward, str):
+        from aimrl.wrapper import options_of
+
+        if overrides.get("reward_options"):
+            raise UserError("a Reward object has its options already: leave reward_options out")
+        config = dataclasses.replace(config, reward_options=options_of(reward))
+    if resume and out is None:
+        raise UserError("resume=True needs to know which run: give its folder as out=…")
     folder = Path(out) if out is not None else runs.default_folder(config)
     objects: dict[str, Any] = {"env": None if isinstance(env, str) else env, "reward": None if isinstance(reward, str) else reward}
     with Listeners(config, folder, agents.make(config.agent, **config.agent_options).gamma, quiet) as listeners, ctrl_c() as pressed:
         if not resume:
-            doctor.look_first(env, config.backend, config.horizon or None, listeners.screen.say)
+            doctor.look_first(env, config, listeners.screen.say)
         listeners.say_what()
         run = train(config, folder, resume=resume, listen=listeners, stop=pressed, **objects)
     if pressed() and run.step < config.steps:

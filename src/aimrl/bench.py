@@ -278,7 +278,7 @@ def _sampling(quick: bool) -> dict[str, Any]:
 
     out = {}
     for name, size in (("sample_us_1e4", 10_000), ("sample_us_1e6", 1_000_000)):
-        trainer = _round_on(size)
+        trainer = _round_on(size, learning_starts=size)  # no updates, so that none are compiled beside the measurement
         draw = jax.jit(lambda ring, key, round_=trainer.round: round_._sample(ring, key, 100, 256, None))
 
         def once(draw: Any = draw, ring: Any = trainer.ring) -> None:

@@ -156,11 +156,11 @@ def make_config(env: str, *, preset: str = "fast", reward: str = "aim", **overri
             values[key] = values.get(key, {}) | value
         elif value is not None:
             values[key] = value
-    return settled(check(Config(env=env, preset=preset, reward=reward, **values)))
+    return check(Config(env=env, preset=preset, reward=reward, **values))
 
 
-def settled(c: Config) -> Config:
-    """The configuration with what depends on the machine decided, so that a run goes on the same elsewhere."""
+def settled_here(c: Config) -> Config:
+    """The configuration with what depends on the machine decided for this one."""
     here = "bfloat16" if multiplies_bfloat16() else "float32"
     return dataclasses.replace(c, precision=here) if c.precision == "auto" else c
 

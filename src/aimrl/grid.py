@@ -512,7 +512,8 @@ def run(
             raise UserError(f"{loaded.name}: the goal at x = {x}, y = {y} can't be reached from every start")
     with output_folder(Path(out)) as folder, progress_bar(iterations, f"{loaded.name} · {reward}", progress) as report:
         result = train(loaded, made, config, seeds, seed, iterations, report=report)
-        save(folder, result, {"world": world, "reward": reward, "preset": preset, "seeds": seeds, "seed": seed}, made, config)
+        asked = {"world": world, "reward": reward, "preset": preset, "seeds": seeds, "seed": seed, "entropy": entropy}
+        save(folder, result, asked, made, config)
     return result.summary()
 
 
@@ -553,6 +554,7 @@ def output_folder(out: Path) -> Iterator[Path]:
         config = out / "config.json"
         if not (config.is_file() and runs.read_json(config).get("kind") == "grid"):
             raise UserError(f"{out} already holds something that isn't a grid run: choose another folder")
+    out = out.absolute()  # `.` has a name, too
     missing = [p for p in (out, *out.parents) if not p.exists()]
     part = out.with_name(f".{out.name}.part-{os.getpid()}")
     try:

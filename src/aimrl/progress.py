@@ -55,7 +55,7 @@ def notices(row: Row, gamma: float) -> dict[str, str]:
     if row.get("moved", 1.0) < 0.001:
         found["moved"] = (
             "the achieved goal moved in no stored episode, so hindsight teaches nothing: "
-            "try --moved-fraction 0.5, a larger --td3.action-cost, or aimrl doctor"
+            "try --moved-fraction 0.5, with TD3 a larger --td3.action-cost, or aimrl doctor"
         )
     if spread < 1e-6:
         found["flat"] = (
@@ -64,7 +64,7 @@ def notices(row: Row, gamma: float) -> dict[str, str]:
     elif q > allowed:
         found["q"] = (
             f"|Q| is {q:.3g}, more than such rewards can add up to ({allowed:.3g}), so it diverges: "
-            "bound it with --td3.q-low and --td3.q-high, or lower the learning rates"
+            "bound it with q_low and q_high, where the agent has them (--td3.q-low -20), or lower the learning rates"
         )
     if violations > 0.9:
         found["violations"] = (

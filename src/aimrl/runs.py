@@ -13,14 +13,15 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from aimrl import __version__
-from aimrl.config import Config, check
-from aimrl.types import UserError
+from aimrl.config import Config, check, settled_here
+from aimrl.types import UserError, look_here
 
 FORMAT = 1  # of run folders and checkpoints; another number is refused
 MAX_JSON = 16 << 20  # bytes; no file of ours comes near
@@ -155,6 +156,20 @@ def _git_revision() -> str:
 # --- the folder -------------------------------------------------------------------------------------------------------------------------
 
 
+def settled(config: Config, folder: Path) -> Config:
+    """The configuration with what depends on the machine decided: as the run in `folder` has it, or else for this machine."""
+    if config.precision != "auto":
+        return config
+    had = read_json(folder / "config.json").get("precision", Config(env="").precision) if (folder / "config.json").is_file() else None
+    return dataclasses.replace(config, precision=had) if had in ("float32", "bfloat16") else settled_here(config)
+
+
+def last_evaluated(folder: Path) -> int:
+    """The step of a run's last evaluation; 0 before the first."""
+    rows = read_lines(folder / "evals.jsonl")
+    return rows[-1]["step"] if rows and isinstance(rows[-1].get("step"), int) else 0
+
+
 def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -> None:
     """Make a run's folder and its config.json, or check that a resumed one is of the same run."""
     path = folder / "config.json"
@@ -178,6 +193,8 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
         return
     if path.is_file():
         raise UserError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out")
+    if left := [name for name in ("checkpoints", "metrics.jsonl", "evals.jsonl") if (folder / name).exists()]:
+        raise UserError(f"{folder} holds {left[0]} of a run whose config.json is gone: choose another --out, or remove the folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {"format": FORMAT, "versions": versions(**found)})
@@ -287,6 +304,7 @@ def load_config(folder: Path) -> Config:
         config = check(Config(**{k: v for k, v in data.items() if k in names}))
     except TypeError as e:
         raise UserError(f"{folder}/config.json is not a run's configuration: {e}") from None
+    look_here(config.env)
     _refuse_own_code(folder, config.env)
     return config
 
@@ -335,6 +353,31 @@ def free_memory() -> int | None:
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
         free.append(max(limit - used, 0))
     return min(free, default=None)
+
+
+@contextlib.contextmanager
+def locked(path: Path, refusal: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a file's lock; it goes with the process that holds it, however that ends. Waits on a monotonic clock."""
+    import fcntl  # not everywhere
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as e:
+        raise UserError(f"cannot write to {path.parent}: {e.strerror or e}") from None
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise UserError(refusal) from None
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------------------------
@@ -394,7 +437,8 @@ def save_checkpoint(folder: Path, step: int, trees: dict[str, Any], meta: dict[s
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     for old in checkpoint_steps(folder)[:-keep]:
-        _remove(root / str(old))
+        if old != step:
+            _remove(root / str(old))
     return final
 
 

@@ -33,6 +33,7 @@ from aimrl.rewards.base import Reward, total_reward
 from aimrl.types import EnvTrouble, GoalSpec, Metrics, UserError
 
 _PATIENCE = 25  # learning waits for movement up to this many times `learning_starts`
+_LOG_ROWS = 30_000  # at most in metrics.jsonl, whose readers take no more than some 50,000
 _EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
 
 
@@ -293,28 +294,38 @@ def train(
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round."""
+    config = runs.settled(config, folder)
     with make_env(config, env, 1, 0) as probe:
         trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen)
-        runs.prepare(folder, config, probe.versions | {"backend": probe.backend}, resume)
+        found = probe.versions | {"backend": probe.backend}
         size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
-        listen("start", {"backend": probe.backend, "buffer_bytes": size})
     try:
-        trainer.begin(resume)
-        try:
-            return trainer.run(stop)
-        except EnvTrouble as e:
-            if trainer.step > trainer.saved:
-                trainer.save()
-            raise UserError(f"{e}; the run is kept as it was at step {trainer.step}") from e
-        except jax.errors.JaxRuntimeError as e:  # inside a compiled round, whose networks are gone with it
-            _, trouble, what = str(e).rpartition(f"{EnvTrouble.__name__}: ")
-            if not trouble:
-                raise
-            raise UserError(f"{what.splitlines()[0]} after step {trainer.step}; {trainer.kept()}") from e
+        if not resume:
+            trainer.rebuild()  # a run that can't begin leaves no folder
+        runs.prepare(folder, config, found, resume)
+        listen("start", {"backend": found["backend"], "buffer_bytes": size})
+        with runs.locked(folder / ".train.lock", f"{folder} is being trained by another process: wait until that has ended"):
+            trainer.begin(resume)
+            return _run(trainer, stop)
     except OSError as e:
         raise UserError(f"cannot write to {folder}: {e.strerror or e}; the last checkpoint is at step {trainer.saved}") from e
     finally:
         trainer.close()
+
+
+def _run(trainer: Trainer, stop: Callable[[], bool]) -> Run:
+    """Train to the end; an environment's trouble leaves the run as it was after its last round."""
+    try:
+        return trainer.run(stop)
+    except EnvTrouble as e:
+        if trainer.step > trainer.saved:
+            trainer.save()
+        raise UserError(f"{e}; the run is kept as it was at step {trainer.step}") from e
+    except jax.errors.JaxRuntimeError as e:  # inside a compiled round, whose networks are gone with it
+        _, trouble, what = str(e).rpartition(f"{EnvTrouble.__name__}: ")
+        if not trouble:
+            raise
+        raise UserError(f"{what.splitlines()[0]} after step {trainer.step}; {trainer.kept()}") from e
 
 
 class Trainer:
@@ -349,6 +360,9 @@ class Trainer:
     def run(self, stop: Callable[[], bool]) -> Run:
         c = self.config
         metrics: Metrics = {}
+        last = runs.last_evaluated(self.folder)
+        if self.step > last and (self.step >= c.steps or _passed(last, self.step, c.eval_every)):
+            self.evaluate()  # what failed when it was due
         while self.step < c.steps:
             before = self.step
             self.gather(c.round_steps)
@@ -359,7 +373,7 @@ class Trainer:
                 self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
                 self.newest = metrics
             done = self.step >= c.steps
-            if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000))):
+            if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000, c.steps // _LOG_ROWS))):
                 self.log(metrics)
             if done or _passed(before, self.step, c.eval_every):
                 self.evaluate()
@@ -466,7 +480,7 @@ class Trainer:
     def give_up(self, what: str) -> None:
         raise UserError(
             f"learning blew up at step {self.step}: {what}; {self.kept()}; "
-            "try a smaller learning rate, bounds for the targets (q_low, q_high) or layer_norm"
+            "try a smaller learning rate, or where the agent has them bounds for the targets (q_low, q_high) or layer_norm"
         )
 
     def moved_share(self) -> float:
@@ -512,7 +526,7 @@ class Trainer:
         if not steps:
             if resume:
                 runs.go_on(self.folder, self.config.steps, 0)
-            self.rebuild()
+                self.rebuild()
             return
         meta = runs.load_meta(self.folder)
         segment, replayed = (runs.natural(meta, key) for key in ("segment", "replayed"))

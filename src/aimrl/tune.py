@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 from aimrl import runs
 from aimrl.config import Config, make_config, preset_values
-from aimrl.sweep import LOCK_WAIT, Interrupts, locked, one_line, one_thread, safe_name
+from aimrl.runs import locked
+from aimrl.sweep import LOCK_WAIT, Interrupts, one_line, one_thread, safe_name
 from aimrl.types import UserError, cores, nearest
 
 
@@ -216,7 +217,7 @@ def open_study(search: Search, storage: str | None) -> Any:
     """The study, made at the first call."""
     optuna = _optuna()
     try:
-        return optuna.create_study(
+        study = optuna.create_study(
             study_name=search.study,
             storage=storage or _journal(Path(search.out) / "study.journal"),
             direction="maximize",
@@ -225,6 +226,15 @@ def open_study(search: Search, storage: str | None) -> Any:
         )
     except Exception as e:  # SQLAlchemy has dozens; the URL may hold a password and is not repeated
         raise UserError(f"cannot open the study's storage: {type(e).__name__}") from None
+    asked = {"steps": search.steps, "seed": search.seed, "measure": search.measure, "only": list(search.only)}
+    asked |= {"overrides": runs.plain(search.overrides)}
+    had = study.user_attrs.get("asked", asked)  # trials are compared with one another: all must be of one kind
+    for key, value in asked.items():
+        if had.get(key) != value:
+            raise UserError(f"the study {search.study} was begun with {key} {had.get(key)!r:.80}, not {value!r:.80}: choose another --out")
+    if "asked" not in study.user_attrs:
+        study.set_user_attr("asked", asked)
+    return study
 
 
 def _journal(path: Path) -> Any:

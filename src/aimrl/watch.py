@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -218,6 +219,11 @@ class Server(http.server.ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as e:
             raise UserError(f"cannot listen on port {port}: {getattr(e, 'strerror', None) or e}") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that left in the middle of the page is no error; the terminal is the user's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

@@ -233,7 +233,7 @@ class OnlineReward:
         trees = {"reward": self.state} | ({"ring": replay.trimmed(self.ring, rows)} if ring else {})
         counts = {"steps": self.steps, "episodes": self.episodes, "rounds": self.rounds, "draws": self.draws, "rows": rows}
         counts |= {"length": self.ring.table.shape[0]}
-        named = {"reward": type(self.reward).__name__, "options": _options(self.reward)}
+        named = {"reward": type(self.reward).__name__, "options": options_of(self.reward)}
         try:
             runs.save_checkpoint(Path(folder), 0, trees, counts | named)
         except OSError as e:
@@ -262,13 +262,13 @@ class OnlineReward:
             raise UserError(f"{folder} holds a reward {meta.get('reward')!r:.80}, not {name}")
         if not isinstance(saved, dict):
             raise UserError(f"{folder} doesn't say which options its reward had, as files of older versions: teach and save it again")
-        had, here = _options(type(self.reward)) | saved, _options(self.reward)
+        had, here = options_of(type(self.reward)) | saved, options_of(self.reward)
         for key in here | had:
             if had.get(key) != here.get(key):
                 raise UserError(f"{folder} holds a reward whose {key:.80} is {had.get(key)!r:.80}, not {here.get(key)!r:.80}")
 
 
-def _options(reward: Reward | type[Reward]) -> dict[str, Any]:
+def options_of(reward: Reward | type[Reward]) -> dict[str, Any]:
     """A reward's options, or a class's defaults, as JSON holds them: arrays by a digest, functions by their names."""
 
     def told(value: Any) -> Any:
@@ -314,6 +314,8 @@ class LearnedReward(gymnasium.Wrapper):
     ):
         super().__init__(env)
         if share is not None:
+            if reward_options or hindsight_options:
+                raise UserError("a LearnedReward that shares another's model takes its options, too: give them to the other")
             self.learner = share.learner
             if share.observation_space != self.observation_space or share.action_space != self.action_space:
                 raise UserError("a LearnedReward can only share the model of one around the same kind of environment")

@@ -148,7 +148,7 @@ def test_updates_beyond_a_multiple_of_the_delay_are_not_dropped():
         ("td3", "tau", -3.0, "must be positive, not -3"),
         ("sac", "tau", 1.5, "must be at most 1, not 1.5"),
         ("td3", "critic_rate", -1.0, "must be positive, not -1"),
-        ("soft_q", "entropy", -0.1, "must not be negative, not -0.1"),
+        ("soft_q", "entropy", 0.0, "must be positive, not 0"),
         ("sac", "gamma", 1.0, "must be at least 0 and below 1, not 1"),
     ],
 )

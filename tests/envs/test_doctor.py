@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import gymnasium
 import numpy as np
@@ -187,3 +188,15 @@ def test_the_spaces_of_an_environment_in_envpool_are_listed_too():
     said = [f.what for f in diagnose("FetchReach-v4")]
     assert {"observation: float64 of shape (10,)", "achieved_goal: float64 of shape (3,)"} <= set(said)
     assert not any("of shape" in f.what for f in diagnose("FetchReach-v4", "envpool", quick=True))  # a run starts sooner without
+
+
+def test_the_look_before_training_waits_as_long_as_the_run_would():
+    class Slow(Walk):
+        def reset(self, **options):
+            time.sleep(0.2)
+            return super().reset(**options)
+
+    make = lambda: TimeLimit(Slow(), 10)  # noqa: E731
+    assert healthy(diagnose(make, quick=True, timeout_s=60.0))
+    [finding] = diagnose(make, quick=True, timeout_s=0.5)
+    assert "took more than 0.5 s (hung)" in finding.what

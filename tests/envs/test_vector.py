@@ -547,3 +547,13 @@ def test_the_environment_that_judges_is_closed_with_the_others_unless_its_task_i
 
     assert count(keep=False) == 3  # two that play and one that judges
     assert count(keep=True) == 2
+
+
+def test_an_environment_of_ones_own_named_like_a_family_of_envpools_runs_in_gymnasium():
+    pytest.importorskip("envpool")
+    assert resolve_backend("FetchPush-v4") == "envpool"
+    gymnasium.register("FetchMine-v4", lambda: None)
+    try:
+        assert resolve_backend("FetchMine-v4") == "gym"
+    finally:
+        del gymnasium.registry["FetchMine-v4"]

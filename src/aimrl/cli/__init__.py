@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from aimrl.types import UserError, nearest
+from aimrl.types import UserError, look_here, nearest
 
 # docs/reference/exit-codes.md explains them.
 DONE, FAILED, BAD_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
@@ -18,8 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's alarms about slow compilation say nothing to a user
     shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {' '.join(str(message).split())}\n"
     words = list(sys.argv[1:] if argv is None else argv)
-    if any(":" in w for w in words) and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # your_module:YourEnv-v0 may lie in this folder; last, so that it shadows nothing
+    look_here(" ".join(words))
     try:
         code = _dispatch(words)
         sys.stdout.flush()

@@ -102,6 +102,8 @@ def evaluate(o: Eval) -> None:
     for name, count in (("--episodes", o.episodes), ("--video-episodes", o.video_episodes)):
         if count < 1:
             raise UserError(f"{name} must be at least 1, not {count}")
+    if o.goal and not o.figures:
+        raise UserError("--goal says which goal the figures are drawn for: add --figures")
     run, out = load_run(o.run, o.step), o.out or o.run
     if o.video or o.figures:
         runs.check_writable(out)

@@ -13,7 +13,7 @@ from typing import Any
 
 from aimrl.cli import options
 from aimrl.cli.options import SHORT_Q, Help, place
-from aimrl.config import Config, check, make_config, settled
+from aimrl.config import Config, check, make_config
 from aimrl.types import UserError
 
 HELP = Help(
@@ -102,7 +102,7 @@ def parse(argv: Sequence[str]) -> tuple[Config, Extra]:
     values: dict[str, Any] = {f.name: getattr(typed, f.name) for f in dataclasses.fields(Config) if f.name not in _HIDDEN[1:]}
     for kind, (name, instance) in groups.items():
         values[f"{kind}_options"] = getattr(base, f"{kind}_options") | options.changed(getattr(typed, name), instance)
-    return settled(check(dataclasses.replace(base, **values))), Extra(**{f.name: getattr(typed, f.name) for f in dataclasses.fields(Extra)})
+    return check(dataclasses.replace(base, **values)), Extra(**{f.name: getattr(typed, f.name) for f in dataclasses.fields(Extra)})
 
 
 class Stopper:
@@ -155,13 +155,13 @@ def run(argv: Sequence[str]) -> int:
 
     folder = extra.out or runs.default_folder(config)
     if extra.resume or (folder / "config.json").exists():  # refused here before anything is built
-        runs.prepare(folder, config, {}, extra.resume)
-        if (done := runs.checkpoint_steps(folder)) and done[-1] >= config.steps:
+        runs.prepare(folder, runs.settled(config, folder), {}, extra.resume)
+        if (done := runs.checkpoint_steps(folder)) and done[-1] >= config.steps and runs.last_evaluated(folder) >= done[-1]:
             return _report(folder, config, extra, done[-1], 0)
     gamma = make_agent(config.agent, **config.agent_options).gamma
     with Listeners(config, folder, gamma, extra.quiet) as listeners, Stopper() as stopper:
         if not extra.resume:
-            doctor.look_first(config.env, config.backend, config.horizon or None, listeners.screen.say)
+            doctor.look_first(config.env, config, listeners.screen.say)
         listeners.say_what()
         step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper).step
     return _report(folder, config, extra, step, stopper.signal if step < config.steps else 0)
@@ -176,7 +176,8 @@ def _report(folder: Path, config: Config, extra: Extra, step: int, stopped_by: i
 
     last = (runs.read_lines(folder / "evals.jsonl") or [{}])[-1]
     if extra.json:
-        print(json.dumps(runs.plain(last | {"folder": str(folder), "step": step, "finished": step >= config.steps})))
+        state = {"folder": str(folder), "step": step, "evaluated": last.get("step"), "finished": step >= config.steps}
+        print(json.dumps(runs.plain(last | state)))
     elif stopped_by:
         print(f"stopped at step {step:,} of {config.steps:,} and saved; go on with: aimrl train --resume --out {folder}")
     else:

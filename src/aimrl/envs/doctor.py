@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from aimrl.config import Config
 from aimrl.envs import guard
 from aimrl.envs.goals import GoalTask
 from aimrl.envs.vector import EnvLike, StepResult, VectorGoalEnv, make, make_single, resolve_backend
@@ -39,14 +40,16 @@ class _Play:
     first: np.ndarray  # was the step an episode's first?
 
 
-def diagnose(env: EnvLike, backend: Backend = "auto", quick: bool = False, horizon: int | None = None) -> list[Finding]:
+def diagnose(
+    env: EnvLike, backend: Backend = "auto", quick: bool = False, horizon: int | None = None, timeout_s: float | None = None
+) -> list[Finding]:
     """Everything worth knowing before training on `env`; `quick` stops after a few steps and one reset, as `train` does first."""
     findings: list[Finding] = []
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             chosen = resolve_backend(env, backend, horizon)
-            vector = make(env, 2, seed=0, backend=chosen, horizon=horizon, processes=False)
+            vector = make(env, 2, seed=0, backend=chosen, horizon=horizon, processes=False, timeout_s=timeout_s)
         with vector:
             findings += _shape(vector)
             findings += [Finding("warn", str(w.message), "accept batches of goals in it to train faster") for w in caught if _ours(w)]
@@ -67,9 +70,9 @@ def diagnose(env: EnvLike, backend: Backend = "auto", quick: bool = False, horiz
     return findings
 
 
-def look_first(env: EnvLike, backend: Backend, horizon: int | None, say: Callable[..., None]) -> None:
+def look_first(env: EnvLike, c: Config, say: Callable[..., None]) -> None:
     """The quick look before training: errors end it, warnings are told."""
-    for finding in diagnose(env, backend, quick=True, horizon=horizon):
+    for finding in diagnose(env, c.backend, quick=True, horizon=c.horizon or None, timeout_s=c.env_timeout):
         text = finding.what + (f": {finding.advice}" if finding.advice else "")
         if finding.level == "error":
             raise UserError(finding.what if finding.advice.startswith("fix this first") else text)

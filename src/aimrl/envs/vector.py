@@ -206,7 +206,7 @@ def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None
     installed = importlib.util.find_spec("envpool") is not None
     faithful = isinstance(env, str) and _runs_in_envpool(env)
     if backend == "auto":
-        return "envpool" if installed and faithful and horizon is None else "gym"
+        return "envpool" if installed and faithful and horizon is None and not _someones_own(env) else "gym"
     if not installed:
         raise UserError("backend 'envpool' is not installed: in the checkout, pip install -e '.[envpool]', or use backend 'gym'")
     if not faithful:
@@ -267,6 +267,14 @@ def _threads() -> int:
 def _runs_in_envpool(env_id: str) -> bool:
     family, _, version = env_id.rpartition("-")
     return any(family.startswith(prefix) and version == wanted for prefix, wanted in ENVPOOL_VERSIONS.items())
+
+
+def _someones_own(env_id: str) -> bool:
+    """Named like a family that EnvPool runs, but registered with Gymnasium by somebody else."""
+    import envpool
+    import gymnasium
+
+    return env_id not in envpool.list_all_envs() and env_id in gymnasium.registry
 
 
 class _EnvPool:

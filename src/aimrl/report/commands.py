@@ -88,8 +88,8 @@ def grid_command(g: GridRun) -> str:
 
     c = g.config
     words = ["aimrl", "grid", str(c.get("world", "?"))]
-    for key in ("reward", "preset", "seeds", "seed", "iterations"):
-        words += [f"--{key}", str(c[key])] if key in c else []
+    for key in ("reward", "preset", "seeds", "seed", "iterations", "entropy"):
+        words += [f"--{key}", str(c[key])] if c.get(key) is not None else []
     with contextlib.suppress(UserError, TypeError):  # names of another version
         preset = preset_reward(str(c.get("reward")), str(c.get("preset")))
         words += _group(_prefix(str(c.get("reward"))), c.get("reward_options"), runs.plain(vars(preset)))

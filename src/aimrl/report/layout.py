@@ -25,6 +25,8 @@ from aimrl.types import UserError
 
 def write(folders: Sequence[Path], out: Path, title: str | None = None) -> list[str]:
     """Write the report on run folders (or folders of them) to one file; returns one line for each thing that was wrong."""
+    if out.is_dir():
+        raise UserError(f"{out} is a folder: give the report a file's name, such as {out / 'report.html'}")
     page, problems = render(folders, title)
     temporary = out.with_name(out.name + ".part")
     try:

@@ -214,6 +214,8 @@ def load(sources: Sequence[str | Path], step: int | None = None, success: str = 
     if not paths:
         raise UserError("give a CSV file or run folders")
     if len(paths) == 1 and not paths[0].is_dir():
+        if step is not None:
+            raise UserError(f"{paths[0]}: a CSV file has no steps to choose from; --step is for run folders")
         return from_csv(paths[0])
     if files := [p for p in paths if p.is_file()]:
         raise UserError(f"{files[0]}: give one CSV file, or run folders, not both")

@@ -3,7 +3,7 @@
 A cell is a run folder, and what has been done is read from the folders alone: a sweep can be killed anywhere and started again.
 """
 
-from aimrl.sweep.cell import LOCK_WAIT, config_from, finished, locked, position, run_cell
+from aimrl.sweep.cell import LOCK_WAIT, config_from, finished, position, run_cell
 from aimrl.sweep.cluster import LOCAL_TRIES
 from aimrl.sweep.estimate import BEGIN_S, PROCESS_BYTES, STEP_S, UPDATE_S, assumed_seconds, basis, dry_run, dry_run_text, measured_speeds
 from aimrl.sweep.local import ONE_THREAD, RETRIES, XLA_ONE_THREAD, Interrupts, one_thread
@@ -35,7 +35,6 @@ __all__ = [
     "dry_run_text",
     "finished",
     "load_spec",
-    "locked",
     "measured_speeds",
     "one_line",
     "one_thread",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ def finished(folder: Path, config: Config) -> bool:
     """
     if not (folder / "config.json").is_file():
         return False
-    runs.prepare(folder, config, {}, resume=True)
+    runs.prepare(folder, runs.settled(config, folder), {}, resume=True)
     evaluated = [e["step"] for e in runs.read_lines(folder / "evals.jsonl") if is_int(e.get("step"))]
     if not evaluated or evaluated[-1] < config.steps:
         return False
@@ -41,29 +39,6 @@ def _noted(folder: Path) -> int | None:
     return None
 
 
-@contextlib.contextmanager
-def locked(path: Path, refusal: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a file's lock; it goes with the process that holds it, however that ends. Waits on a monotonic clock."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as e:
-        raise UserError(f"cannot write to {path.parent}: {e.strerror or e}") from None
-    try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise UserError(refusal) from None
-            time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
-
-
 def run_cell(config: Config, folder: Path, stop: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """Train one cell to its end from where its folder stands; the outcome is `finished`, `stopped` or `failed` with a reason.
 
@@ -71,7 +46,7 @@ def run_cell(config: Config, folder: Path, stop: Callable[[], bool] = lambda: Fa
     was believed dead, waits until it is.
     """
     try:
-        with locked(folder / ".lock", f"{folder} is still in use by another process", LOCK_WAIT):
+        with runs.locked(folder / ".lock", f"{folder} is still in use by another process", LOCK_WAIT):
             return _run_locked(config, folder, stop)
     except Exception as e:
         return {"state": "failed", "reason": one_line(e)}

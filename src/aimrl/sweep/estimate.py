@@ -10,7 +10,7 @@ from aimrl import runs
 from aimrl.config import Config
 from aimrl.sweep.cell import finished, last_row, position
 from aimrl.sweep.spec import Spec, one_line
-from aimrl.types import UserError, cores
+from aimrl.types import UserError, cores, look_here
 
 # What an estimate rests on while no cell has finished: docs/howto/sweep.md says so, and a finished cell replaces it.
 UPDATE_S, STEP_S, BEGIN_S, PROCESS_BYTES = 0.010, 0.001, 20.0, 700 << 20
@@ -93,16 +93,17 @@ def assumed_seconds(c: Config, steps: int, horizon: int = 50) -> float:
     return (BEGIN_S if steps else 0.0) + played * STEP_S + steps * UPDATE_S * c.round_updates / c.round_steps
 
 
-def _world(c: Config) -> tuple[str, str, int]:
-    return c.env, c.backend, c.horizon
+def _world(c: Config) -> tuple[str, str, int, float]:
+    return c.env, c.backend, c.horizon, c.env_timeout
 
 
-def _probe(env: str, backend: Any, horizon: int) -> Any:
+def _probe(env: str, backend: Any, horizon: int, timeout_s: float) -> Any:
     """Sizes of an environment, or the line that says why it can't be made."""
     from aimrl.envs import vector
 
+    look_here(env)
     try:
-        with vector.make(env, 1, 0, backend, horizon=horizon or None) as made:
+        with vector.make(env, 1, 0, backend, horizon=horizon or None, timeout_s=timeout_s) as made:
             return made.spec
     except UserError as e:
         return one_line(e)

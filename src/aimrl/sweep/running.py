@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from aimrl.runs import locked
 from aimrl.sweep.board import Board
-from aimrl.sweep.cell import finished, locked
+from aimrl.sweep.cell import finished
 from aimrl.sweep.cluster import on_ray
 from aimrl.sweep.local import Interrupts, on_this_machine
 from aimrl.sweep.spec import Spec, one_line
