@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from aimrl import nn, types
+from aimrl import nn, runs, types
 from aimrl.cli import training
 from aimrl.config import make_config
 from aimrl.types import UserError
@@ -79,12 +79,14 @@ def test_the_moments_of_the_optimiser_keep_the_shape_of_their_network():
 
 
 @pytest.mark.parametrize(("able", "precision"), [(True, "bfloat16"), (False, "float32")])
-def test_auto_is_settled_by_the_processor_when_a_run_is_configured(monkeypatch, able, precision):
+def test_auto_is_settled_by_the_processor_when_a_run_begins(monkeypatch, tmp_path, able, precision):
     monkeypatch.setattr("aimrl.config.multiplies_bfloat16", lambda: able)
-    assert make_config("FetchPush-v4", precision="auto").precision == precision
-    assert make_config("FetchPush-v4", precision="float32").precision == "float32"
-    assert training.parse(["FetchPush-v4", "--precision", "auto"])[0].precision == precision
-    assert training.parse(["FetchPush-v4", "--preset", "paper", "--precision", "auto"])[0].precision == precision
+    assert runs.settled(make_config("FetchPush-v4"), tmp_path).precision == precision
+    assert runs.settled(make_config("FetchPush-v4", precision="float32"), tmp_path).precision == "float32"
+    typed, _ = training.parse(["FetchPush-v4", "--preset", "paper", "--precision", "auto"])
+    assert runs.settled(typed, tmp_path).precision == precision
+    runs.prepare(tmp_path / "run", typed, {}, resume=False)
+    assert runs.load_config(tmp_path / "run").precision == precision
 
 
 def test_the_processor_is_asked_by_its_flags(monkeypatch):

@@ -173,7 +173,7 @@ def last_evaluated(folder: Path) -> int:
 def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -> None:
     """Make a run's folder and its config.json, or check that a resumed one is of the same run."""
     path = folder / "config.json"
-    values = plain(dataclasses.asdict(config))
+    values = plain(dataclasses.asdict(settled(config, folder)))
     if resume:
         if not path.is_file():
             raise UserError(f"nothing to resume in {folder}: it holds no config.json")
@@ -357,12 +357,16 @@ def free_memory() -> int | None:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a file's lock; it goes with the process that holds it, however that ends. Waits on a monotonic clock."""
+    """Hold the lock of a file, or of a folder that exists; it goes with the process that holds it, however that ends.
+
+    Waits on a monotonic clock. Folders have no locks on some network file systems; there this holds none.
+    """
     import fcntl  # not everywhere
 
+    folder = path.is_dir()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as e:
         raise UserError(f"cannot write to {path.parent}: {e.strerror or e}") from None
     try:
@@ -374,6 +378,10 @@ def locked(path: Path, refusal: str, wait_s: float = 0.0) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise UserError(refusal) from None
+            except OSError:
+                if folder:
+                    break
+                raise
             time.sleep(0.1)
         yield
     finally:

@@ -304,7 +304,7 @@ def train(
             trainer.rebuild()  # a run that can't begin leaves no folder
         runs.prepare(folder, config, found, resume)
         listen("start", {"backend": found["backend"], "buffer_bytes": size})
-        with runs.locked(folder / ".train.lock", f"{folder} is being trained by another process: wait until that has ended"):
+        with runs.locked(folder, f"{folder} is being trained by another process: wait until that has ended"):
             trainer.begin(resume)
             return _run(trainer, stop)
     except OSError as e:
@@ -526,6 +526,7 @@ class Trainer:
         if not steps:
             if resume:
                 runs.go_on(self.folder, self.config.steps, 0)
+            if self._collector is None:
                 self.rebuild()
             return
         meta = runs.load_meta(self.folder)

@@ -155,7 +155,7 @@ def run(argv: Sequence[str]) -> int:
 
     folder = extra.out or runs.default_folder(config)
     if extra.resume or (folder / "config.json").exists():  # refused here before anything is built
-        runs.prepare(folder, runs.settled(config, folder), {}, extra.resume)
+        runs.prepare(folder, config, {}, extra.resume)
         if (done := runs.checkpoint_steps(folder)) and done[-1] >= config.steps and runs.last_evaluated(folder) >= done[-1]:
             return _report(folder, config, extra, done[-1], 0)
     gamma = make_agent(config.agent, **config.agent_options).gamma

@@ -25,7 +25,7 @@ def finished(folder: Path, config: Config) -> bool:
     """
     if not (folder / "config.json").is_file():
         return False
-    runs.prepare(folder, runs.settled(config, folder), {}, resume=True)
+    runs.prepare(folder, config, {}, resume=True)
     evaluated = [e["step"] for e in runs.read_lines(folder / "evals.jsonl") if is_int(e.get("step"))]
     if not evaluated or evaluated[-1] < config.steps:
         return False

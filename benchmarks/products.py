@@ -1,0 +1,80 @@
+"""What might still be gained in an update: how fast XLA multiplies 256 × 256 matrices here, in the ways an update could ask for.
+
+    python benchmarks/products.py > results/speed/products.json
+
+Microseconds of a product: `plain`, `transposed` (as the gradient of a layer's weights wants it) and `transposed_first` (the factor laid out
+anew before). GFLOP/s of two chains of products, like those of the twin critics: in `one_program`, on `two_devices` of a core each, and
+there with an exchange of 256 numbers after each product (`two_devices_exchanging`). Wants two otherwise idle cores.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+N, SIZE = 200, 256  # products in a chain, and their width
+
+
+def _seconds(f: Callable[..., Any], *args: Any) -> float:
+    """Of one product: the best of twenty chains, after one that warms up."""
+    times = []
+    for _ in range(21):
+        began = time.perf_counter()
+        jax.block_until_ready(f(*args))
+        times.append(time.perf_counter() - began)
+    return min(times[1:]) / N
+
+
+def _one(product: Callable[..., Any]) -> float:
+    """Microseconds of a product whose left factor changes each time, so that nothing is computed once for all."""
+
+    def chain(x: Any, g: Any) -> Any:
+        def body(x: Any, _: None) -> Any:
+            d = product(x, g)
+            return x.at[0, 0].set(1e-3 * (d[0, 0] + d[-1, -1])), None
+
+        return jax.lax.scan(body, x, None, length=N)[0]
+
+    x, g = jax.random.normal(jax.random.PRNGKey(0), (2, SIZE, SIZE))
+    return round(1e6 * _seconds(jax.jit(chain), x, g), 1)
+
+
+def _two(devices: int, exchange: bool = False) -> float:
+    """GFLOP/s of two independent chains."""
+    x, w = jax.random.normal(jax.random.PRNGKey(0), (2, 2, SIZE, SIZE))
+    w = w / SIZE**0.5
+
+    def step(x: Any, w: Any) -> Any:
+        y = x @ w
+        return y.at[0].set(jax.lax.pmin(y[0], "core")) if exchange else y
+
+    def chain(xs: Any, ws: Any) -> Any:
+        body = lambda xs, _: ([step(x, w) for x, w in zip(xs, ws)], None)  # noqa: E731
+        return jnp.stack(jax.lax.scan(body, list(xs), None, length=N)[0])
+
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("core",))
+    run = jax.shard_map(chain, mesh=mesh, in_specs=P("core"), out_specs=P("core"), check_vma=False)
+    x, w = jax.device_put((x, w), NamedSharding(mesh, P("core")))
+    options = {"xla_cpu_multi_thread_eigen": devices == 1}  # a device is a core
+    return round(4 * SIZE**3 / _seconds(jax.jit(run, compiler_options=options), x, w) / 1e9, 1)
+
+
+def main() -> None:
+    jax.config.update("jax_num_cpu_devices", 2)
+    out: dict[str, Any] = {"jax": jax.__version__}
+    out |= {"plain": _one(lambda x, g: x @ g), "transposed": _one(lambda x, g: x.T @ g)}
+    out["transposed_first"] = _one(lambda x, g: jax.lax.optimization_barrier(x.T) @ g)
+    out |= {"one_program": _two(1), "two_devices": _two(2), "two_devices_exchanging": _two(2, exchange=True)}
+    print(json.dumps(out, indent=1))
+
+
+if __name__ == "__main__":
+    main()
