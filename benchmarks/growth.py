@@ -29,7 +29,7 @@ def sampling() -> dict[str, Any]:
 
     out: dict[str, Any] = {"sample_us": {}, "memory_ratio": {}}
     for size in SIZES:
-        trainer = bench._round_on(size)
+        trainer = bench._round_on(size, learning_starts=size)  # nothing is compiled beside the measurement
         draw = jax.jit(lambda ring, key, round_=trainer.round: round_._sample(ring, key, 100, 256, None))
         seconds = bench._best(lambda ring=trainer.ring, draw=draw: jax.block_until_ready(draw(ring, jax.random.PRNGKey(1))), 20)
         spec = trainer.spec

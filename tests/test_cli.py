@@ -597,3 +597,15 @@ def test_a_bad_option_of_a_reward_is_answered_in_one_line(typed, capsys, tmp_pat
     assert BAD_OPTIONS[typed] in err[0]
     assert len(err[0]) < 300
     assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_would_do_nothing_are_refused(tmp_path, monkeypatch, capsys):
+    from aimrl.cli import main
+
+    (tmp_path / "a.csv").write_text("env,algorithm,seed,episode,success\nE,a,0,0,1\n")
+    for words, line in (
+        (["eval", str(tmp_path), "--goal", "1", "2"], "add --figures"),
+        (["stats", str(tmp_path / "a.csv"), "--step", "100"], "--step is for run folders"),
+    ):
+        assert main(words) == 2
+        assert line in capsys.readouterr().err

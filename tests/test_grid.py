@@ -1,6 +1,7 @@
 """The grid trainer: its bookkeeping, its promises on bad input, and that every reward learns."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -292,3 +293,11 @@ def test_aim_reaches_the_goal_in_the_room():
     assert np.mean(result.success_rate) >= 0.95
     assert np.mean(result.steps_to_goal) >= 17
     assert all(name in rewards.NAMES for name in grid.PRESETS["fast"].rewards)
+
+
+def test_the_current_folder_can_be_filled(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with grid.output_folder(Path()) as part:
+        (part / "x").write_text("1")
+    assert (tmp_path / "here" / "x").read_text() == "1"

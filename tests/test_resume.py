@@ -335,3 +335,9 @@ def test_a_reward_object_is_recorded_with_its_own_options(tmp_path):
         aimrl.train(point_goal, reward=make_reward("aim"), reward_options={"knee": 0.1}, out=tmp_path / "b", **small)
     with pytest.raises(UserError, match="needs to know which run"):
         aimrl.train(point_goal, resume=True, **small)
+
+
+def test_a_long_run_s_log_stays_short_enough_to_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("aimrl.train._LOG_ROWS", 1)
+    train(config(steps=2_400), tmp_path / "a", env=point_goal)
+    assert [row["step"] for row in lines(tmp_path / "a", "metrics.jsonl")] == [2_400]

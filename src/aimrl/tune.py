@@ -231,7 +231,9 @@ def open_study(search: Search, storage: str | None) -> Any:
     had = study.user_attrs.get("asked", asked)  # trials are compared with one another: all must be of one kind
     for key, value in asked.items():
         if had.get(key) != value:
-            raise UserError(f"the study {search.study} was begun with {key} {had.get(key)!r:.80}, not {value!r:.80}: choose another --out")
+            raise UserError(
+                f"the study {search.study} was begun with {key} {had.get(key)!r:.80}, not {value!r:.80}: choose another --name (and --out)"
+            )
     if "asked" not in study.user_attrs:
         study.set_user_attr("asked", asked)
     return study

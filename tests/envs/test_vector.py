@@ -550,7 +550,6 @@ def test_the_environment_that_judges_is_closed_with_the_others_unless_its_task_i
 
 
 def test_an_environment_of_ones_own_named_like_a_family_of_envpools_runs_in_gymnasium():
-    pytest.importorskip("envpool")
     assert resolve_backend("FetchPush-v4") == "envpool"
     gymnasium.register("FetchMine-v4", lambda: None)
     try:

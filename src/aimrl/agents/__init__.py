@@ -13,8 +13,7 @@ __all__ = ["NAMES", "Agent", "Batch", "make"]
 
 _CLASSES = {"td3": ("aimrl.agents.td3", "TD3"), "sac": ("aimrl.agents.sac", "SAC"), "soft_q": ("aimrl.agents.discrete", "DiscreteSoftQ")}
 NAMES = tuple(_CLASSES)
-_POSITIVE = ("critic_rate", "actor_rate", "temperature_rate", "learning_rate", "first_temperature", "policy_delay", "tau")
-_POSITIVE += ("entropy",)
+_POSITIVE = ("critic_rate", "actor_rate", "temperature_rate", "learning_rate", "first_temperature", "policy_delay", "tau", "entropy")
 _FREE = ("q_low", "q_high", "target_entropy")  # everything else that is a number is not negative
 
 
