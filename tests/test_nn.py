@@ -102,3 +102,19 @@ def test_the_processor_is_asked_by_its_flags(monkeypatch):
 def test_an_unknown_precision_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="unknown precision 'float23': did you mean float32"):
         make_config("FetchPush-v4", precision="float23")
+
+
+@pytest.mark.parametrize(("n", "precision", "own"), [(2, "float32", False), (1, "float32", True), (2, "bfloat16", True)])
+def test_products_of_several_cores_in_float32_are_left_to_the_kernels_that_share_them(monkeypatch, n, precision, own):
+    monkeypatch.setattr(nn, "cores", lambda: n)
+    x = jnp.ones((256, 256))
+    program = jax.jit(lambda x: x @ x, compiler_options=nn.quickly_compiled.__wrapped__(precision)).lower(x).compile()
+    assert ("__ynn_fusion" in program.as_text()) == own
+    np.testing.assert_allclose(program(x), 256.0)
+
+
+def test_an_option_that_this_xla_has_not_is_left_out(monkeypatch):
+    assert nn._known({"xla_backend_optimization_level": 1})
+    assert not nn._known({"xla_cpu_gone_tomorrow": ""})
+    monkeypatch.setattr(nn, "_known", lambda options: False)
+    assert nn.quickly_compiled.__wrapped__() == {"xla_backend_optimization_level": 1}

@@ -86,7 +86,7 @@ def test_random_actions_come_at_the_rate_asked_for(tmp_path):
     with vector.make(point_goal, 1, 0) as env:
         t = Trainer(config(agent_options={"noise": 0.0}), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
     x = np.ones((4000, 2), np.float32)
-    action = t.round.explore(t.brain, x, x, jax.random.PRNGKey(1), np.float32(0.3))
+    action = t.round.explore(t.brain, x, x, jax.random.PRNGKey(1), np.uint32(0), np.float32(0.3))
     assert abs((action == t.round.act(t.brain, x, x)).all(-1).mean() - 0.7) < 0.03
 
 

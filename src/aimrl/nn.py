@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from aimrl.types import Precision
+from aimrl.types import Precision, cores
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "swish": jax.nn.swish, "elu": jax.nn.elu}
 
@@ -32,9 +33,27 @@ def use_compilation_cache() -> None:
 use_compilation_cache()  # everything that compiles imports this file
 
 
-def quickly_compiled() -> dict[str, Any]:
-    """Compiler options for programs whose time is that of their matrix products, which no optimiser touches: a quarter less to wait for."""
-    return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+@functools.cache
+def quickly_compiled(precision: Precision = "float32") -> dict[str, Any]:
+    """Compiler options for programs whose time is that of their matrix products.
+
+    No optimiser of loops touches those, so fewer passes are a quarter less to wait for. XLA's newer kernels (YNNPACK) share a product of
+    256 × 256 float32 matrices badly between cores: without them an update on two cores takes a tenth less time; on one core it takes more.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    quick = {"xla_backend_optimization_level": 1}
+    shared = quick | {"xla_cpu_experimental_ynn_fusion_type": ""}
+    return shared if precision == "float32" and cores() > 1 and _known(shared) else quick
+
+
+def _known(options: dict[str, Any]) -> bool:
+    """Has this XLA these options? Experimental ones come and go."""
+    try:
+        jax.jit(lambda: jnp.zeros(()), compiler_options=options).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 def compile_early(f: Any, *args: PyTree) -> Callable[..., Any]:

@@ -143,9 +143,9 @@ class Round(eqx.Module):
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
         return ring, inputs
 
-    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, key: PRNGKeyArray, random: Array) -> Array:
-        """The agent's action for gathering, or with probability `random` a random one."""
-        k_noise, k_which, k_action = jax.random.split(key, 3)
+    def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, root: PRNGKeyArray, step: Array, random: Array) -> Array:
+        """The agent's action for gathering at this step, or with probability `random` a random one."""
+        k_noise, k_which, k_action = jax.random.split(jax.random.fold_in(root, 2 * step), 3)
         action = self.agent.explore(brain.agent, brain.inputs(obs, goal), k_noise)
         which = jax.random.uniform(k_which, (action.shape[0], 1)) < random
         return jnp.where(which, self.agent.random_action(k_action, action.shape), action)
@@ -343,7 +343,7 @@ class Trainer:
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
         self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
-        jit = partial(jax.jit, compiler_options=nn.quickly_compiled())
+        jit = partial(jax.jit, compiler_options=nn.quickly_compiled(c.precision))
         self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         self.store = jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
         self.explore = jit(lambda *x: self.round.explore(*x))
@@ -396,8 +396,8 @@ class Trainer:
         try:
             for _ in range(steps // n):
                 random = np.float32(self.random_share() if ready else 1.0)
-                key = jax.random.fold_in(self.root, 2 * self.step)
-                action = np.asarray(self.explore(self.brain, self.collector.obs.observation, self.aims(), key, random))
+                seen = self.collector.obs.observation, self.aims()
+                action = np.asarray(self.explore(self.brain, *seen, self.root, np.uint32(self.step), random))
                 if not np.isfinite(action).all():
                     self.give_up("the policy's action is not a number")
                 self.actions.append(action)
