@@ -36,22 +36,34 @@ def test_the_ratios_are_those_of_what_was_measured(monkeypatch, narrow):
     assert found.get("sbx_ratio_bfloat16_1core") == (2.25 if narrow else None)
 
 
-def test_loops_take_turns_and_the_best_of_each_counts(monkeypatch):
-    """A machine that slows down half-way through must slow down every rival alike."""
+def test_loops_take_turns_and_each_is_compared_with_its_neighbours(monkeypatch):
+    """A machine that slows down half-way through, or speeds up for one moment, must not decide who is faster."""
     monkeypatch.setattr(bench, "multiplies_bfloat16", lambda: False)
     asked: list[str] = []
 
-    def slower_each_time(part, cores, quick):
+    def uneven(part, cores, quick):
         asked.append(part)
-        return {k: v / asked.count(part) if k.endswith("steps_per_s") else v for k, v in MEASURED[part].items()}
+        turn = asked.count(part)
+        pace = 3.0 if (part, turn) == ("sb3", 2) else 1 / turn
+        return {k: v * pace if k.endswith("steps_per_s") else v for k, v in MEASURED[part].items()}
 
-    monkeypatch.setattr(bench, "_measure", slower_each_time)
+    monkeypatch.setattr(bench, "_measure", uneven)
     found = bench.bench()
-    assert asked[: asked.index("envs")] == ["learner", *["loop", "sb3", "sbx"] * 3]
-    assert found["steps_per_s_each"] == [150.0, 75.0, 50.0]
-    assert (found["steps_per_s"], found["sb3_ratio"], found["sbx_ratio"]) == (150.0, 2.0, 1.5)
+    assert asked[: asked.index("envs")] == ["learner", *["loop", "sb3", "sbx"] * 5]
+    assert found["steps_per_s_each"] == [150.0, 75.0, 50.0, 37.5, 30.0]
+    assert found["sb3_ratio_each"] == [2.0, 0.33, 2.0, 2.0, 2.0]
+    assert (found["steps_per_s"], found["sb3_ratio"], found["sbx_ratio"]) == (50.0, 2.0, 1.5)
     asked.clear()
-    assert bench.bench(quick=True)["sb3_steps_per_s_each"] == [75.0]
+    assert bench.bench(quick=True)["sb3_ratio"] == 2.0
+    assert asked.count("loop") == 2  # on all cores and on one
+
+
+def test_what_is_timed_takes_turns_and_the_best_of_each_counts(monkeypatch):
+    called: list[str] = []
+    clock = iter([0.0, 5.0, 5.0, 6.0, 6.0, 8.0, 8.0, 12.0])  # a: 5 and 2 seconds, b: 1 and 4
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: next(clock))
+    assert bench._best_of_each([lambda: called.append("a"), lambda: called.append("b")], 2) == [2.0, 1.0]
+    assert called == ["a", "b"] * 3  # once before the clock runs
 
 
 def test_a_missing_peer_is_said_in_one_line(monkeypatch):

@@ -95,6 +95,10 @@ def test_the_processor_is_asked_by_its_flags(monkeypatch):
     for flags, able in (("fpu avx512_bf16 sse", True), ("fpu amx_bf16", True), ("fpu avx512f", False)):
         monkeypatch.setattr("builtins.open", lambda *_, flags=flags: io.StringIO(f"processor: 0\nflags\t\t: {flags}\n"))
         assert types.multiplies_bfloat16() is able
+        assert types.processor() == {"processor": "0", "flags": flags}
+    two = "model name: one\n\nmodel name: other\n"
+    monkeypatch.setattr("builtins.open", lambda *_: io.StringIO(two))
+    assert types.processor() == {"model name": "one"}
     monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
     assert types.multiplies_bfloat16() is False
 

@@ -9,19 +9,22 @@ import dataclasses
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from aimrl.types import UserError, cores, multiplies_bfloat16
+from aimrl.types import UserError, cores, multiplies_bfloat16, processor
 
 UPDATE_MFLOP = 830.0  # one TD3 update at batch 256 with 3 × 256 networks: two target critics, two critics and every second time the actor
 _ENV = "FetchPush-v4"
 _SAME: dict[str, Any] = {"gamma": 0.95, "tau": 0.05}  # of ours and of the peers
 _SIZES: dict[str, Any] = {"hidden": (256, 256, 256)} | _SAME
-_TURNS = 3  # the loops take turns, and the best of each counts: the speed of a shared machine changes by a third within minutes
+# The speed of a shared machine changes by a third within minutes, so rivals take turns: a ratio is the median of the ratios of each turn,
+# a number of steps the median of the turns'; `…_each` has them all.
+_TURNS = 5
 _NARROW = "_bfloat16"  # marks what was measured with the agent's products in bfloat16; everything else, peers included, is in float32
 
 
@@ -32,22 +35,26 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
             raise UserError(f"the benchmark compares with {package}, which is missing: in the checkout, pip install -e '.[sb3,envpool]'")
     from aimrl import runs
 
-    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores()}
+    kind = {key: value for key, value in processor().items() if key in ("model name", "cpu family", "model", "cache size")}
+    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores(), "processor": kind}
     for suffix, pinned in (("", None), ("_1core", 1)):
-        narrow = multiplies_bfloat16()
-        learners, loops = ["learner", *["learner" + _NARROW] * narrow], ["loop", *["loop" + _NARROW] * narrow, "sb3", "sbx"]
-        rivals: dict[str, list[float]] = {}
-        for part in [*learners, *loops * (1 if quick else _TURNS), "envs"]:
+        narrow = [_NARROW] * multiplies_bfloat16()
+        loops, turns = ["loop", *("loop" + kind for kind in narrow), "sb3", "sbx"], 1 if quick else _TURNS
+        found: dict[str, Any] = {}
+        for part in ["learner", *("learner" + kind for kind in narrow), *loops * turns, "envs"]:
             listen(f"{part}{' on one core' if pinned else ''} …")
-            found = _measure(part, pinned, quick)
-            for key in [k for k in found if part in loops]:
-                rivals.setdefault(key, []).append(round(found[key], 2))
-                found |= {key: max(rivals[key]) if "per_s" in key else min(rivals[key]), f"{key}_each": list(rivals[key])}
-            out |= {k + suffix: v for k, v in found.items()}
-        out[f"update_floor_ratio{suffix}"] = out[f"update_ms{suffix}"] / (UPDATE_MFLOP / out[f"sgemm_gflops{suffix}"])
-        for peer, kind in itertools.product(("sb3", "sbx"), ["", *[_NARROW] * narrow]):
-            out[f"{peer}_ratio{kind}{suffix}"] = out[f"steps_per_s{kind}{suffix}"] / out[f"{peer}_steps_per_s{suffix}"]
-        out[f"env_ratio{suffix}"] = out[f"envpool_steps_per_s{suffix}"] / out[f"gym_steps_per_s{suffix}"]
+            for key, value in _measure(part, pinned, quick).items():
+                found.setdefault(key, []).append(value)
+        each = {key: [round(v, 2) for v in values] for key, values in found.items() if len(values) == turns}
+        found = {key: statistics.median(values) for key, values in found.items()}
+        found["update_floor_ratio"] = found["update_ms"] / (UPDATE_MFLOP / found["sgemm_gflops"])
+        for peer, kind in itertools.product(("sb3", "sbx"), ["", *narrow]):
+            pairs = zip(each[f"steps_per_s{kind}"], each[f"{peer}_steps_per_s"])
+            each[f"{peer}_ratio{kind}"] = [round(ours / theirs, 2) for ours, theirs in pairs]
+            found[f"{peer}_ratio{kind}"] = statistics.median(each[f"{peer}_ratio{kind}"])
+        found["env_ratio"] = found["envpool_steps_per_s"] / found["gym_steps_per_s"]
+        out |= {key + suffix: value for key, value in found.items()}
+        out |= {f"{key}_each{suffix}": each[key] for key in found if key in each and turns > 1}
     for part in ("sampling", "grid"):
         listen(f"{part} …")
         out |= _measure(part, None, quick)
@@ -84,29 +91,44 @@ def _measure(part: str, pinned: int | None, quick: bool) -> dict[str, Any]:
 # --- parts: each runs alone in its process ------------------------------------------------------------------------------------------------
 
 
+def _seconds(f: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
 def _best(f: Callable[[], Any], repeats: int) -> float:
     """Seconds of the fastest of several calls, after one to warm up."""
-    f()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
+    return _best_of_each([f], repeats)[0]
+
+
+def _best_of_each(rivals: list[Callable[[], Any]], repeats: int) -> list[float]:
+    """The same for several that take turns, so that none has the machine's better moments to itself."""
+    for f in rivals:
         f()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    turns = [[_seconds(f) for f in rivals] for _ in range(repeats)]
+    return [min(times) for times in zip(*turns)]
 
 
-def sgemm_gflops() -> float:
-    """The machine's own limit: the best of many runs of 100 float32 products of 256 × 256 matrices by NumPy's BLAS."""
+_PRODUCTS = 40  # timed at a time: about as long as a few updates
+
+
+def _products() -> Callable[[], None]:
+    """Float32 products of 256 × 256 matrices by NumPy's BLAS: the best of many such bursts is the machine's own limit."""
     import numpy as np
 
     a, b = np.random.default_rng(0).standard_normal((2, 256, 256), np.float32)
     out = np.empty_like(a)
 
     def products() -> None:
-        for _ in range(100):
+        for _ in range(_PRODUCTS):
             np.matmul(a, b, out=out)
 
-    return 100 * 2 * 256**3 / _best(products, 30) / 1e9
+    return products
+
+
+def _gflops(seconds: float) -> float:
+    return _PRODUCTS * 2 * 256**3 / seconds / 1e9
 
 
 def _round_on(transitions: int, **options: Any):
@@ -145,30 +167,32 @@ def _round_on(transitions: int, **options: Any):
     return trainer
 
 
-def _update_ms(quick: bool, **options: Any) -> float:
+def _rounds(**options: Any) -> Callable[[], None]:
+    """A round of updates of a trainer with these options, to be timed."""
     import jax
 
-    trainer = _round_on(100_000, **options)
+    trainer = _round_on(100_000, **({"round_updates": _UPDATES, "potential_updates": _UPDATES // 10} | options))
 
     def one_round() -> None:
         trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(0))
         jax.block_until_ready((trainer.brain, metrics))
 
-    return 1e3 * _best(one_round, 3 if quick else 8) / trainer.config.round_updates
+    return one_round
+
+
+_UPDATES = 20  # of a timed round: as short as a burst of products, so that both find the machine's quiet moments
 
 
 def _learner(quick: bool) -> dict[str, Any]:
-    """Milliseconds an update of the whole AIM + HER + TD3 round, and the same round without AIM."""
-    out = {"sgemm_gflops": sgemm_gflops()}
-    out["update_ms"] = _update_ms(quick, reward="aim")
-    out["update_ms_sparse"] = _update_ms(quick, reward="sparse", potential_updates=0)
-    out["aim_share"] = out["update_ms"] / out["update_ms_sparse"] - 1
-    out["sgemm_gflops"] = max(out["sgemm_gflops"], sgemm_gflops())
-    return out
+    """Milliseconds an update of the whole AIM + HER + TD3 round, the same round without AIM, and the machine's products, by turns."""
+    rivals = [_products(), _rounds(reward="aim"), _rounds(reward="sparse", potential_updates=0)]
+    products, aim, sparse = _best_of_each(rivals, 10 if quick else 50)
+    ms = {"update_ms": 1e3 * aim / _UPDATES, "update_ms_sparse": 1e3 * sparse / _UPDATES}
+    return {"sgemm_gflops": _gflops(products), **ms, "aim_share": aim / sparse - 1}
 
 
 def _narrow_learner(quick: bool) -> dict[str, Any]:
-    return {"update_ms" + _NARROW: _update_ms(quick, reward="aim", precision="bfloat16")}
+    return {"update_ms" + _NARROW: 1e3 * _best(_rounds(reward="aim", precision="bfloat16"), 10 if quick else 50) / _UPDATES}
 
 
 def _loop(quick: bool, precision: str = "float32") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import sys
 from collections.abc import Iterable
@@ -53,14 +54,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def multiplies_bfloat16() -> bool:
-    """Has the processor instructions for it? Without them bfloat16 is slower than float32."""
+def processor() -> dict[str, str]:
+    """What Linux says of the first processor; empty elsewhere."""
     try:
         with open("/proc/cpuinfo") as f:
-            flags = next((line for line in f if line.startswith("flags")), "").split()
-    except OSError:  # not Linux
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+            pairs = [line.partition(":") for line in itertools.takewhile(str.strip, f)]
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def multiplies_bfloat16() -> bool:
+    """Has the processor instructions for it? Without them bfloat16 is slower than float32."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor().get("flags", "").split())
 
 
 @dataclass(frozen=True)
