@@ -222,13 +222,6 @@ def test_percent_says_almost_when_it_is_almost(share, text):
     assert plots.percent(share) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(12.3, "12 s"), (209, "3 min 29 s"), (180, "3 min"), (7500, "2 h 5 min"), (300_000, "3 d 11 h")]
-)
-def test_durations_are_in_human_units(seconds, text):
-    assert plots.duration(seconds) == text
-
-
 def test_four_environments_stand_two_by_two_as_in_the_paper(tmp_path):
     sizes = []
     for n in (2, 4):

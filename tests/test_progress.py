@@ -18,7 +18,8 @@ class Terminal(io.StringIO):
 
 
 def test_times_and_sizes_are_in_human_units():
-    assert [human_time(s) for s in (0.4, 45, 250, 7500)] == ["0 s", "45 s", "4 min", "2 h 5 min"]
+    times = {0.4: "0 s", 12.3: "12 s", 209: "3 min 29 s", 180: "3 min", 7500: "2 h 5 min", 300_000: "3 d 11 h", float("nan"): "–"}
+    assert [human_time(s) for s in times] == list(times.values())
     assert [human_bytes(b) for b in (12, 445_000, 1_230_000, 34e9)] == ["12 B", "445 kB", "1.23 MB", "34 GB"]
 
 

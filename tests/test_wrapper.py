@@ -76,6 +76,8 @@ def test_wrappers_may_share_one_model():
     assert one.learner.rounds == 1
     with pytest.raises(UserError, match="same kind of environment"):
         LearnedReward(point_goal(horizon=6, discrete=True), share=one)
+    with pytest.raises(UserError, match="takes its reward and options, too"):  # was taken in silence
+        LearnedReward(point_goal(horizon=6), "aim", share=one)
 
 
 def test_probing_leaves_the_environments_own_random_stream_alone():

@@ -347,20 +347,6 @@ def percent(share: float) -> str:
     return f"{text} %" if text not in ("0", "100") or fine in ("0.0", "100.0") else f"{fine} %"
 
 
-def duration(seconds: float) -> str:
-    """12 s, 3 min 29 s, 2 h 5 min, 3 d 4 h."""
-    if not math.isfinite(seconds):
-        return "–"
-    s = round(seconds)
-    if s < 60:
-        return f"{s} s"
-    if s < 3600:
-        return f"{s // 60} min {s % 60} s" if s % 60 else f"{s // 60} min"
-    if s < 48 * 3600:
-        return f"{s // 3600} h {s % 3600 // 60} min"
-    return f"{s // 86400} d {s % 86400 // 3600} h"
-
-
 # --- pictures for print ------------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -24,11 +25,17 @@ HELP_PAGE = 'see "It doesn\'t learn" in the docs'
 
 
 def human_time(seconds: float) -> str:
-    """45 s, 4 min, 2 h 5 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    """12 s, 3 min 29 s, 2 h 5 min, 3 d 4 h."""
+    if not math.isfinite(seconds):
+        return "–"
+    s = round(seconds)
+    if s < 60:
+        return f"{s} s"
+    if s < 3600:
+        return f"{s // 60} min {s % 60} s" if s % 60 else f"{s // 60} min"
+    if s < 48 * 3600:
+        return f"{s // 3600} h {s % 3600 // 60} min"
+    return f"{s // 86400} d {s % 86400 // 3600} h"
 
 
 def human_bytes(count: float) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aimrl import plots, report
-from aimrl.plots import RunData, duration, percent
+from aimrl.plots import RunData, percent
+from aimrl.progress import human_time
 from aimrl.types import UserError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _tell(folder: Path, console: Console, once: bool, poll: float) -> None:
 def eval_line(run: RunData, i: int) -> str:
     e = run.evals
     text = f"step {int(e.step[i]):,} of {run.steps:,}  success {percent(e.final[i])} held, {percent(e.ever[i])} reached"
-    return text + (f"  {duration(e.wall[i])}" if math.isfinite(e.wall[i]) else "")
+    return text + (f"  {human_time(e.wall[i])}" if math.isfinite(e.wall[i]) else "")
 
 
 def _silence(folder: Path) -> float:
@@ -141,8 +142,8 @@ class View:
             goal = f", in {e.to_goal[-1]:.3g} steps" if math.isfinite(e.to_goal[-1]) else ""
             lines.append(f"goal held {percent(e.final[-1])}, reached {percent(e.ever[-1])}{goal} (at step {int(e.step[-1]):,})")
         speed = report.recent_speed(run)
-        time_ = f"{duration(run.logged[1])} so far" if not run.finished else f"{duration(run.logged[1])} in all"
-        left = f", {duration((run.steps - run.logged[0]) / speed)} left" if speed and not run.finished else ""
+        time_ = f"{human_time(run.logged[1])} so far" if not run.finished else f"{human_time(run.logged[1])} in all"
+        left = f", {human_time((run.steps - run.logged[0]) / speed)} left" if speed and not run.finished else ""
         lines.append(f"{speed:,.0f} steps/s, {time_}{left}")
         last = {name: values[-1] for name, (_, values) in run.metrics.items()}
         shown = [
@@ -152,7 +153,7 @@ class View:
         if run.finished:
             lines.append("finished")
         elif self.silence > QUIET:
-            lines.append(printable(f"no news for {duration(self.silence)}; if it was stopped: aimrl train --resume --out {run.folder}"))
+            lines.append(printable(f"no news for {human_time(self.silence)}; if it was stopped: aimrl train --resume --out {run.folder}"))
         return lines
 
     def _bar(self, width: int, ascii_only: bool) -> list[tuple[str, str]]:

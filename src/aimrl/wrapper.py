@@ -299,7 +299,7 @@ class LearnedReward(gymnasium.Wrapper):
     def __init__(
         self,
         env: gymnasium.Env,
-        reward: str | Reward = "aim",
+        reward: str | Reward | None = None,  # aim, or what `share` has
         reward_options: dict[str, Any] | None = None,
         *,
         buffer_size: int = 10_000,  # transitions kept: the reward only learns from the newest `window`
@@ -314,14 +314,14 @@ class LearnedReward(gymnasium.Wrapper):
     ):
         super().__init__(env)
         if share is not None:
-            if reward_options or hindsight_options:
-                raise UserError("a LearnedReward that shares another's model takes its options, too: give them to the other")
+            if reward is not None or reward_options or hindsight_options:
+                raise UserError("a LearnedReward that shares another's model takes its reward and options, too: give them to the other")
             self.learner = share.learner
             if share.observation_space != self.observation_space or share.action_space != self.action_space:
                 raise UserError("a LearnedReward can only share the model of one around the same kind of environment")
         else:
             schedule = Schedule(update_every, updates, update_batch, window)
-            made = make_reward(reward, reward_options)
+            made = make_reward("aim" if reward is None else reward, reward_options)
             spec, task = examine(env, horizon)
             self.learner = OnlineReward(made, spec, task, hindsight(task, **hindsight_options or {}), buffer_size, schedule, seed)
         self._running = Running(self.learner.spec, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aimrl import runs
-from aimrl.plots import duration
+from aimrl.progress import human_time
 from aimrl.report.content import GridRun, Report, world_name
 from aimrl.report.markup import esc
 from aimrl.types import UserError
@@ -21,7 +21,7 @@ def run_list(report: Report) -> str:
     items = []
     for k, (group, r) in enumerate((g, r) for g in report.groups for r in g.runs):
         state = "finished" if r.finished else f"{r.logged[0]:,} of {r.steps:,} steps"
-        about = f"{esc(group.env)}, {esc(group.name)}, seed {r.seed}: {state}, {duration(r.logged[1])}"
+        about = f"{esc(group.env)}, {esc(group.name)}, seed {r.seed}: {state}, {human_time(r.logged[1])}"
         head = f"<strong>{esc(r.folder.name)}</strong> <span class='muted'>{about}</span>"
         items.append(_run_item(f"run-{k}", head, command(r.config, r.folder), r.config))
     for k, g in enumerate(report.grids):

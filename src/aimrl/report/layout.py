@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aimrl.plots import RunData, duration
+from aimrl.plots import RunData
+from aimrl.progress import human_time
 from aimrl.report.charts import across_chart, aggregate_chart, metric_charts, success_chart, to_goal_chart
 from aimrl.report.commands import run_list
 from aimrl.report.content import Report, gather
@@ -108,7 +109,7 @@ def _header(report: Report) -> str:
     said = [f"{runs_} run{'s' * (runs_ != 1)}"]
     said += [f"{envs} environments"] if envs > 1 else []
     total = sum(r.logged[0] for r in report.runs)
-    said += [f"{total:,} environment steps", f"{duration(sum(r.logged[1] for r in report.runs))} of training"] if total else []
+    said += [f"{total:,} environment steps", f"{human_time(sum(r.logged[1] for r in report.runs))} of training"] if total else []
     live = ""
     if report.live and report.runs:
         r = report.runs[0]
@@ -116,7 +117,7 @@ def _header(report: Report) -> str:
         words = (
             "finished"
             if r.finished
-            else f"live: step {r.logged[0]:,} of {r.steps:,}" + (f", {duration(left)} left" if math.isfinite(left) else "")
+            else f"live: step {r.logged[0]:,} of {r.steps:,}" + (f", {human_time(left)} left" if math.isfinite(left) else "")
         )
         live = f"<p class='live{'' if r.finished else ' going'}' role='status'>{words}</p>"
         live += f"<progress class='progress' aria-label='Training' max='{max(r.steps, 1)}' value='{min(r.logged[0], r.steps)}'></progress>"

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from aimrl import plots, runs
-from aimrl.plots import Group, RunData, Score, duration, percent
+from aimrl.plots import Group, RunData, Score, percent
+from aimrl.progress import human_time
 from aimrl.report.content import Medium, Report, world_name
 from aimrl.report.markup import count_words, esc, interval, tag
 from aimrl.types import UserError
@@ -40,7 +41,7 @@ def hero(report: Report) -> str:
         value, sign = percent(final.value).split(" ") if " " in percent(final.value) else (percent(final.value), "")
         episodes = int(sum(r.evals.episodes[-1] for r in g.runs if len(r.evals.step)))
         words = f"of {episodes:,} test episodes end at the goal, after {final.step:,} steps of practice"
-        words += f" and {duration(run.logged[1])} of training." if len(g.runs) == 1 else f" (mean of {len(final.seeds)} seeds)."
+        words += f" and {human_time(run.logged[1])} of training." if len(g.runs) == 1 else f" (mean of {len(final.seeds)} seeds)."
         if run.config["reward"] == "aim" and not _option(run, "reward_options", "task_weight"):
             words += " No reward came from the environment: the agent made its own."
         text = f"<p class='big'>{value}<small>&nbsp;{sign}</small></p><p class='lead'>{words}</p>{_tiles(g, final, ever)}"
@@ -87,7 +88,7 @@ def grids(report: Report) -> str:
             ("Success", percent(float(np.mean(rates))) if rates else "–", f"mean of {len(rates)} seeds"),
             ("Steps to the goal", f"{np.mean(steps):.3g}" if steps else "–", "mean of seeds"),
             ("Iterations", count_words(g.result.get("iterations")), f"{count_words(g.result.get('env_steps'))} steps of each seed"),
-            ("Time", duration(plots._number(g.result.get("wall_s"))), ""),
+            ("Time", human_time(plots._number(g.result.get("wall_s"))), ""),
         ]
         tiles = "".join(f"<div><dt>{a}</dt><dd>{esc(b)}<small>{esc(c)}</small></dd></div>" for a, b, c in facts)
         head = f"<h3>{esc(world_name(g))}, {esc(g.config.get('reward'))} <span class='muted small'>{esc(g.folder.name)}</span></h3>"

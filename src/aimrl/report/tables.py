@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from aimrl import plots
-from aimrl.plots import Group, duration, percent
+from aimrl.plots import Group, percent
+from aimrl.progress import human_time
 from aimrl.report.content import SUCCESS, Report, Success
 from aimrl.report.markup import bar, esc, fine, interval, swatch, table, whisker
 
@@ -74,7 +75,7 @@ def _overview_row(report: Report, g: Group) -> list[str]:
         f"{goal:.3g}" if math.isfinite(goal) else "–",
         f"{level:,.0f}" if math.isfinite(level) else "not yet",
         percent(float(np.mean([stats.area_under_curve(*c) for c in curves]))),
-        f"{final.step:,}<br>{fine(duration(float(np.mean([r.logged[1] for r in g.runs]))))}",
+        f"{final.step:,}<br>{fine(human_time(float(np.mean([r.logged[1] for r in g.runs]))))}",
     ]
 
 
