@@ -40,6 +40,26 @@ def sampling() -> dict[str, Any]:
     return out
 
 
+def peer_sampling() -> dict[str, Any]:
+    """Microseconds of the same batch from Stable-Baselines3's hindsight buffer, full of episodes of 50 steps."""
+    import gymnasium as gym
+    import gymnasium_robotics
+    import numpy as np
+    from stable_baselines3 import HerReplayBuffer
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    from aimrl import bench
+
+    gym.register_envs(gymnasium_robotics)
+    env = DummyVecEnv([lambda: gym.make(bench._ENV)])
+    out = {}
+    for size in SIZES:
+        buffer = HerReplayBuffer(size, env.observation_space, env.action_space, env)
+        buffer.ep_start[:, 0], buffer.ep_length[:, 0], buffer.full = np.arange(size) // 50 * 50, 50, True
+        out[size] = round(1e6 * bench._best(lambda buffer=buffer: buffer.sample(256), 20), 1)
+    return {"sb3_sample_us": out}
+
+
 def potential() -> dict[str, Any]:
     """Milliseconds of a round with more and more updates of the potential (100 of the agent's each)."""
     import jax
@@ -100,14 +120,14 @@ def _start(part: str, cores: set[int] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, __file__, part], env=env, preexec_fn=pin, stdout=subprocess.PIPE, text=True)
 
 
-PARTS = {"sampling": sampling, "potential": potential, "grid": grid, "learner": learner}
+PARTS = {"sampling": sampling, "peer_sampling": peer_sampling, "potential": potential, "grid": grid, "learner": learner}
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         print(json.dumps(PARTS[sys.argv[1]]()))
     else:
         found: dict[str, Any] = {}
-        for part in ("sampling", "potential", "grid"):  # a process each: thread pools and memory as for a user
+        for part in ("sampling", "peer_sampling", "potential", "grid"):  # a process each: thread pools and memory as for a user
             found |= json.loads(_start(part).communicate()[0])
         from aimrl import runs
 

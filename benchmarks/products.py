@@ -1,10 +1,12 @@
-"""What might still be gained in an update: how fast XLA multiplies 256 × 256 matrices here, in the ways an update could ask for.
+"""What might still be gained in an update: how fast 256 × 256 matrices are multiplied here, in the ways an update could ask for.
 
     python benchmarks/products.py > results/speed/products.json
 
-Microseconds of a product: `plain`, `transposed` (as the gradient of a layer's weights wants it) and `transposed_first` (the factor laid out
-anew before). GFLOP/s of two chains of products, like those of the twin critics: in `one_program`, on `two_devices` of a core each, and
-there with an exchange of 256 numbers after each product (`two_devices_exchanging`). Wants two otherwise idle cores.
+Microseconds of a product of XLA's, by its own choice of kernels (`default`) and `without_ynnpack`: `plain`, `transposed` (as the gradient
+of a layer's weights wants it) and `transposed_first` (the factor laid out anew before). GFLOP/s of two chains of products, like those of
+the twin critics: in `one_program`, on `two_devices` of a core each, and there with an exchange of 256 numbers after each product
+(`two_devices_exchanging`). GFLOP/s of NumPy's products by how many different triples of matrices take turns (`blas_gflops`): an update's
+factors come from as far away as those of dozens. Wants otherwise idle cores; `taskset -c 0` measures one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from aimrl.types import cores, processor
+
 N, SIZE = 200, 256  # products in a chain, and their width
 
 
@@ -33,7 +37,7 @@ def _seconds(f: Callable[..., Any], *args: Any) -> float:
     return min(times[1:]) / N
 
 
-def _one(product: Callable[..., Any]) -> float:
+def _one(product: Callable[..., Any], options: dict[str, Any]) -> float:
     """Microseconds of a product whose left factor changes each time, so that nothing is computed once for all."""
 
     def chain(x: Any, g: Any) -> Any:
@@ -44,7 +48,7 @@ def _one(product: Callable[..., Any]) -> float:
         return jax.lax.scan(body, x, None, length=N)[0]
 
     x, g = jax.random.normal(jax.random.PRNGKey(0), (2, SIZE, SIZE))
-    return round(1e6 * _seconds(jax.jit(chain), x, g), 1)
+    return round(1e6 * _seconds(jax.jit(chain, compiler_options=options), x, g), 1)
 
 
 def _two(devices: int, exchange: bool = False) -> float:
@@ -67,11 +71,28 @@ def _two(devices: int, exchange: bool = False) -> float:
     return round(4 * SIZE**3 / _seconds(jax.jit(run, compiler_options=options), x, w) / 1e9, 1)
 
 
+def _blas(triples: int) -> float:
+    """GFLOP/s of the best of 30 bursts of 64 products, each of the next of so many triples of matrices."""
+    a, b = np.random.default_rng(0).standard_normal((2, triples, SIZE, SIZE), np.float32)
+    c, times = np.empty_like(a), []
+    for _ in range(31):
+        began = time.perf_counter()
+        for i in range(64):
+            np.matmul(a[i % triples], b[i % triples], out=c[i % triples])
+        times.append(time.perf_counter() - began)
+    return round(64 * 2 * SIZE**3 / min(times[1:]) / 1e9, 1)
+
+
 def main() -> None:
     jax.config.update("jax_num_cpu_devices", 2)
-    out: dict[str, Any] = {"jax": jax.__version__}
-    out |= {"plain": _one(lambda x, g: x @ g), "transposed": _one(lambda x, g: x.T @ g)}
-    out["transposed_first"] = _one(lambda x, g: jax.lax.optimization_barrier(x.T) @ g)
+    out: dict[str, Any] = {"jax": jax.__version__, "numpy": np.__version__, "cores": cores(), "processor": processor().get("model name")}
+    for name, options in (("default", {}), ("without_ynnpack", {"xla_cpu_experimental_ynn_fusion_type": ""})):
+        out[name] = {
+            "plain": _one(lambda x, g: x @ g, options),
+            "transposed": _one(lambda x, g: x.T @ g, options),
+            "transposed_first": _one(lambda x, g: jax.lax.optimization_barrier(x.T) @ g, options),
+        }
+    out["blas_gflops"] = {n: _blas(n) for n in (1, 4, 16, 64)}
     out |= {"one_program": _two(1), "two_devices": _two(2), "two_devices_exchanging": _two(2, exchange=True)}
     print(json.dumps(out, indent=1))
 
