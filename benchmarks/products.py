@@ -3,7 +3,8 @@
     python benchmarks/products.py > results/speed/products.json
 
 Microseconds of a product of XLA's, by its own choice of kernels (`default`) and `without_ynnpack`: `plain`, `transposed` (as the gradient
-of a layer's weights wants it) and `transposed_first` (the factor laid out anew before). GFLOP/s of two chains of products, like those of
+of a layer's weights wants it) and `transposed_first` (the factor laid out anew before), and milliseconds of a whole `update` of AIM + HER +
+TD3, both by turns. GFLOP/s of two chains of products, like those of
 the twin critics: in `one_program`, on `two_devices` of a core each, and there with an exchange of 256 numbers after each product
 (`two_devices_exchanging`). GFLOP/s of NumPy's products by how many different triples of matrices take turns (`blas_gflops`): an update's
 factors come from as far away as those of dozens. Wants otherwise idle cores; `taskset -c 0` measures one.
@@ -71,6 +72,19 @@ def _two(devices: int, exchange: bool = False) -> float:
     return round(4 * SIZE**3 / _seconds(jax.jit(run, compiler_options=options), x, w) / 1e9, 1)
 
 
+def _updates(kinds: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds of an update of `aimrl bench`, compiled with each of these options: medians of turns."""
+    from aimrl import bench, nn
+
+    rounds = []
+    for options in kinds.values():
+        nn.quickly_compiled = lambda precision, options=options: {"xla_backend_optimization_level": 1} | options
+        rounds.append(bench._rounds(reward="aim"))
+        rounds[-1]()
+    turns = [[bench._seconds(f) for f in rounds] for _ in range(41)]
+    return {kind: round(1e3 * float(np.median(times)) / bench._UPDATES, 2) for kind, times in zip(kinds, zip(*turns))}
+
+
 def _blas(triples: int) -> float:
     """GFLOP/s of the best of 30 bursts of 64 products, each of the next of so many triples of matrices."""
     a, b = np.random.default_rng(0).standard_normal((2, triples, SIZE, SIZE), np.float32)
@@ -86,11 +100,14 @@ def _blas(triples: int) -> float:
 def main() -> None:
     jax.config.update("jax_num_cpu_devices", 2)
     out: dict[str, Any] = {"jax": jax.__version__, "numpy": np.__version__, "cores": cores(), "processor": processor().get("model name")}
-    for name, options in (("default", {}), ("without_ynnpack", {"xla_cpu_experimental_ynn_fusion_type": ""})):
+    kinds: dict[str, dict[str, Any]] = {"default": {}, "without_ynnpack": {"xla_cpu_experimental_ynn_fusion_type": ""}}
+    updates = _updates(kinds)
+    for name, options in kinds.items():
         out[name] = {
             "plain": _one(lambda x, g: x @ g, options),
             "transposed": _one(lambda x, g: x.T @ g, options),
             "transposed_first": _one(lambda x, g: jax.lax.optimization_barrier(x.T) @ g, options),
+            "update": updates[name],
         }
     out["blas_gflops"] = {n: _blas(n) for n in (1, 4, 16, 64)}
     out |= {"one_program": _two(1), "two_devices": _two(2), "two_devices_exchanging": _two(2, exchange=True)}

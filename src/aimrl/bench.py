@@ -92,6 +92,8 @@ def _measure(part: str, pinned: int | None, quick: bool) -> dict[str, Any]:
 
 
 def _seconds(f: Callable[[], Any]) -> float:
+    """Of one call, after a pause: threads of a BLAS go on spinning for a while after their last product, at the cost of whoever is next."""
+    time.sleep(0.1)
     start = time.perf_counter()
     f()
     return time.perf_counter() - start
