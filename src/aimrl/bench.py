@@ -35,18 +35,18 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
             raise UserError(f"the benchmark compares with {package}, which is missing: in the checkout, pip install -e '.[sb3,envpool]'")
     from aimrl import runs
 
-    kind = {key: value for key, value in processor().items() if key in ("model name", "cpu family", "model", "cache size")}
-    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores(), "processor": kind}
+    chip = {key: value for key, value in processor().items() if key in ("model name", "cpu family", "model", "cache size")}
+    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores(), "processor": chip}
     for suffix, pinned in (("", None), ("_1core", 1)):
         narrow = [_NARROW] * multiplies_bfloat16()
         loops, turns = ["loop", *("loop" + kind for kind in narrow), "sb3", "sbx"], 1 if quick else _TURNS
-        found: dict[str, Any] = {}
+        measured: dict[str, list[float]] = {}
         for part in ["learner", *("learner" + kind for kind in narrow), *loops * turns, "envs"]:
             listen(f"{part}{' on one core' if pinned else ''} …")
             for key, value in _measure(part, pinned, quick).items():
-                found.setdefault(key, []).append(value)
-        each = {key: [round(v, 2) for v in values] for key, values in found.items() if len(values) == turns}
-        found = {key: statistics.median(values) for key, values in found.items()}
+                measured.setdefault(key, []).append(value)
+        each = {key: [round(v, 2) for v in values] for key, values in measured.items() if len(values) == turns}
+        found = {key: statistics.median(values) for key, values in measured.items()}
         found["update_floor_ratio"] = found["update_ms"] / (UPDATE_MFLOP / found["sgemm_gflops"])
         for peer, kind in itertools.product(("sb3", "sbx"), ["", *narrow]):
             pairs = zip(each[f"steps_per_s{kind}"], each[f"{peer}_steps_per_s"])
