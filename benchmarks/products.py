@@ -4,8 +4,8 @@
 
 Microseconds of a product of XLA's, by its own choice of kernels (`default`) and `without_ynnpack`: `plain`, `transposed` (as the gradient
 of a layer's weights wants it) and `transposed_first` (the factor laid out anew before), and milliseconds of a whole `update` of AIM + HER +
-TD3, both by turns. GFLOP/s of two chains of products, like those of
-the twin critics: in `one_program`, on `two_devices` of a core each, and there with an exchange of 256 numbers after each product
+TD3, which take turns. GFLOP/s of two chains of products, like those of the twin critics:
+in `one_program`, on `two_devices` of a core each, and there with an exchange of 256 numbers after each product
 (`two_devices_exchanging`). GFLOP/s of NumPy's products by how many different triples of matrices take turns (`blas_gflops`): an update's
 factors come from as far away as those of dozens. Wants otherwise idle cores; `taskset -c 0` measures one.
 """
