@@ -9,7 +9,7 @@ import pytest
 from problems import TINY, PointGoal, point_goal
 from small_runs import arrays, config, lines
 
-from aimrl import runs
+from aimrl import replay, runs
 from aimrl.config import Config, check, make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
@@ -71,11 +71,12 @@ def test_steps_are_counted_over_all_environments_and_every_step_is_stored(tmp_pa
 
 
 def test_episodes_are_played_for_goals_reached_before_when_practice_is_asked_for(tmp_path):
-    for share in (1.0, 0.0):
-        train(config(steps=240, learning_starts=1_000, practice=share), tmp_path / str(share), env=point_goal)
-        files = arrays(tmp_path / str(share), 240)
+    for share, starts in ((1.0, 0), (0.0, 0), (1.0, 1_000)):  # nothing is practised before learning begins
+        folder = tmp_path / f"{share} {starts}"
+        train(config(steps=240, learning_starts=starts, practice=share), folder, env=point_goal)
+        files = arrays(folder, 240)
         reached, asked = files["ring.safetensors"]["achieved"], files["actions.safetensors"]["['goals']"]
-        assert [(reached == goal).all(-1).any() for goal in asked] == [share == 1.0] * len(asked)
+        assert [(reached == goal).all(-1).any() for goal in asked] == [share == 1.0 and not starts] * len(asked)
 
 
 def test_on_reach_the_papers_episodes_go_on_after_success():
@@ -189,7 +190,7 @@ def test_the_agent_is_paid_on_the_configured_scale_and_bounds_its_targets_alike(
     t.gather(400)
     t.close()
     round_ = dataclasses.replace(t.round, agent=Echo())
-    _, metrics = jax.jit(lambda brain, ring, key: round_.learn(brain, ring, key))(t.brain, t.ring, t.root)
+    _, metrics = jax.jit(lambda *x: round_.learn(*x))(t.brain, t.ring, t.root, np.uint32(0))
     assert float(metrics["agent/least"]) == -0.25
     assert float(metrics["agent/paid"]) == pytest.approx(float(metrics["reward/mean"]))  # what is logged is what is paid
 
@@ -203,10 +204,10 @@ def test_nothing_is_compiled_twice(tmp_path):
     t.begin(resume=False)
     for _ in range(2):
         t.gather(400)
-    t.brain, _ = jax.jit(t.round.learn)(t.brain, t.ring, t.root)
+    t.brain, _ = jax.jit(t.round.learn)(t.brain, t.ring, t.root, np.uint32(0))
     t.close()
     assert jax.tree.map(jax.typeof, (t.brain, t.ring)) == fresh
-    assert [f._cache_size() for f in (t.store, t.practise, t.explore)] == [1, 1, 1]
+    assert [f._cache_size() for f in (t.store, t.wander, t.practise, t.explore)] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("agent", ["sac", "soft_q"])
@@ -279,7 +280,7 @@ def sampled(env, folder, **settings):
     t.begin(resume=False)
     t.gather(1_200)
     t.close()
-    return t.round._sample(t.ring, t.root, 1, 2_000, None)
+    return replay.sample(t.ring, t.root, (1, 2_000), t.round.how, t.round.judge)
 
 
 def test_the_environment_s_own_end_is_recomputed_for_hindsight_goals(tmp_path):

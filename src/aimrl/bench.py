@@ -172,11 +172,12 @@ def _round_on(transitions: int, **options: Any):
 def _rounds(**options: Any) -> Callable[[], None]:
     """A round of updates of a trainer with these options, to be timed."""
     import jax
+    import numpy as np
 
     trainer = _round_on(100_000, **({"round_updates": _UPDATES, "potential_updates": _UPDATES // 10} | options))
 
     def one_round() -> None:
-        trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(0))
+        trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, trainer.root, np.uint32(0))
         jax.block_until_ready((trainer.brain, metrics))
 
     return one_round
@@ -302,10 +303,12 @@ def _sampling(quick: bool) -> dict[str, Any]:
     """Microseconds to sample and relabel one batch of 256 from buffers of 10⁴ and 10⁶ transitions."""
     import jax
 
+    from aimrl import replay
+
     out = {}
     for name, size in (("sample_us_1e4", 10_000), ("sample_us_1e6", 1_000_000)):
         trainer = _round_on(size, learning_starts=size)  # no updates, so that none are compiled beside the measurement
-        draw = jax.jit(lambda ring, key, round_=trainer.round: round_._sample(ring, key, 100, 256, None))
+        draw = jax.jit(lambda ring, key, r=trainer.round: replay.sample(ring, key, (100, 256), r.how, r.judge))
 
         def once(draw: Any = draw, ring: Any = trainer.ring) -> None:
             jax.block_until_ready(draw(ring, jax.random.PRNGKey(1)))

@@ -106,18 +106,20 @@ class Round(eqx.Module):
     sizes: Sizes = eqx.field(static=True)
     scale: float = eqx.field(default=1.0, static=True)  # of the reward
 
-    def learn(self, brain: Brain, ring: replay.Ring, key: PRNGKeyArray) -> tuple[Brain, Metrics]:
+    # The root of all chance is an argument of the programs below, not a part of them: every seed finds them in the compilation cache.
+
+    def learn(self, brain: Brain, ring: replay.Ring, root: PRNGKeyArray, step: Array) -> tuple[Brain, Metrics]:
         """Update the potential from the small recent buffer, then the agent from the large one."""
         n = self.sizes
-        k_f, k_f_update, k_batch, k_agent = jax.random.split(key, 4)
+        k_f, k_f_update, k_batch, k_agent = jax.random.split(jax.random.fold_in(root, 2 * step + 1), 4)
         reward_state, curiosity_state, metrics = brain.reward, brain.curiosity, {}
         if n.potential_updates:
-            recent = self._sample(ring, k_f, n.potential_updates, n.potential_batch, n.potential_window)
+            recent = replay.sample(ring, k_f, (n.potential_updates, n.potential_batch), self.how, self.judge, n.potential_window)
             reward_state, metrics = self.reward.update(reward_state, recent, k_f_update)
             if self.curiosity is not None:
                 curiosity_state, curiosity_metrics = self.curiosity.update(curiosity_state, recent, k_f_update)
                 metrics |= curiosity_metrics
-        data = self._sample(ring, k_batch, n.updates, n.batch, None)
+        data = replay.sample(ring, k_batch, (n.updates, n.batch), self.how, self.judge)
         r = total_reward(self.reward, reward_state, data)
         if self.curiosity is not None:
             bonus = total_reward(self.curiosity, curiosity_state, data)
@@ -127,10 +129,6 @@ class Round(eqx.Module):
         agent_state, agent_metrics = self.agent.update(brain.agent, Batch(x, data.action, r, next_x, data.terminated), k_agent)
         metrics |= agent_metrics | {"reward/mean": r.mean(), "reward/std": r.std(), "reward/success": data.success.mean()}
         return Brain(agent_state, reward_state, curiosity_state, brain.inputs), metrics
-
-    def _sample(self, ring: replay.Ring, key: PRNGKeyArray, n: int, batch: int, window: int | None):
-        draw = lambda k: replay.sample(ring, k, batch, self.how, self.judge, window)  # noqa: E731
-        return jax.vmap(draw)(jax.random.split(key, n))
 
     def store(self, ring: replay.Ring, inputs: Inputs, episodes: replay.Episodes) -> tuple[replay.Ring, Inputs]:
         """Add finished episodes, with the goals they happened to reach, and fold them into the running moments."""
@@ -143,12 +141,21 @@ class Round(eqx.Module):
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
         return ring, inputs
 
+    def wander(self, root: PRNGKeyArray, step: Array, shape: tuple[int, int]) -> Array:
+        """Random actions, until something is learned: the policy isn't asked, nor compiled before the first updates run."""
+        return self.agent.random_action(jax.random.fold_in(root, 2 * step), shape)
+
     def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, root: PRNGKeyArray, step: Array, random: Array) -> Array:
         """The agent's action for gathering at this step, or with probability `random` a random one."""
         k_noise, k_which, k_action = jax.random.split(jax.random.fold_in(root, 2 * step), 3)
         action = self.agent.explore(brain.agent, brain.inputs(obs, goal), k_noise)
         which = jax.random.uniform(k_which, (action.shape[0], 1)) < random
         return jnp.where(which, self.agent.random_action(k_action, action.shape), action)
+
+    def practise(self, ring: replay.Ring, desired: AnyArray, root: PRNGKeyArray, step: Array, share: float) -> Array:
+        """The goals to play for at this step: the desired ones, or in this share of episodes others that were reached before."""
+        key = jax.random.fold_in(jax.random.fold_in(root, 2**32 - 1), step)  # no step is as large
+        return replay.practice_goals(ring, key, jnp.asarray(desired), share, self.judge)
 
     def act(self, brain: Brain, obs: AnyArray, goal: AnyArray) -> Array:
         return self.agent.act(brain.agent, brain.inputs(obs, goal))
@@ -342,17 +349,17 @@ class Trainer:
         self.newest: Metrics = {}  # of the last round of updates
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
-        self.asking = jax.random.fold_in(self.root, 2**32 - 1)  # of goals to practise; no step is as large
         jit = partial(jax.jit, compiler_options=nn.quickly_compiled(c.precision))
         self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         self.store = jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
+        self.wander = jit(lambda root, step: self.round.wander(root, step, (c.num_envs, spec.action_dim)))
         self.explore = jit(lambda *x: self.round.explore(*x))
         # One program instead of a hundred small ones; it runs once, so it isn't polished.
         begin = jax.jit(lambda: fresh(c, spec, self.round), compiler_options={"xla_backend_optimization_level": 0})
         if c.steps > c.learning_starts:  # the longest compilation goes first, beside everything until it is needed
-            self.learn = nn.compile_early(self.learn, *jax.eval_shape(begin), self.root)
+            self.learn = nn.compile_early(self.learn, *jax.eval_shape(begin), self.root, np.uint32(0))
         self.brain, self.ring = begin()
-        self.practise = jit(lambda ring, key, desired: replay.practice_goals(ring, key, desired, c.practice, self.round.judge))
+        self.practise = jit(lambda ring, desired, root, step: self.round.practise(ring, desired, root, step, c.practice))
         self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
 
     # Algorithm 1. Slips of the printed version, repaired: an episode starts at the present t, not K; s advances to s′; the time limit is T
@@ -370,7 +377,7 @@ class Trainer:
             if learned:
                 if not metrics:
                     self.listen("learning", {"step": self.step})
-                self.brain, metrics = self.learn(self.brain, self.ring, jax.random.fold_in(self.root, 2 * self.step + 1))
+                self.brain, metrics = self.learn(self.brain, self.ring, self.root, np.uint32(self.step))
                 self.newest = metrics
             done = self.step >= c.steps
             if metrics and (done or _passed(before, self.step, max(c.round_steps, 1_000, c.steps // _LOG_ROWS))):
@@ -395,9 +402,7 @@ class Trainer:
         ready, before = self.ready(), (self.step, len(self.actions), self.goals)
         try:
             for _ in range(steps // n):
-                random = np.float32(self.random_share() if ready else 1.0)
-                seen = self.collector.obs.observation, self.aims()
-                action = np.asarray(self.explore(self.brain, *seen, self.root, np.uint32(self.step), random))
+                action = np.asarray(self.act(ready))
                 if not np.isfinite(action).all():
                     self.give_up("the policy's action is not a number")
                 self.actions.append(action)
@@ -409,11 +414,19 @@ class Trainer:
             raise
         self.flush()
 
+    def act(self, ready: bool) -> Array:
+        """Actions of the policy, some of them random; before it has learned anything, all of them."""
+        step = np.uint32(self.step)
+        if not ready:
+            self.goals = self.collector.obs.desired_goal.copy()
+            return self.wander(self.root, step)
+        return self.explore(self.brain, self.collector.obs.observation, self.aims(), self.root, step, np.float32(self.random_share()))
+
     def aims(self) -> np.ndarray:
         """The goals that the environments' present episodes are played for; drawn when an episode begins."""
         desired, begun = self.collector.obs.desired_goal, self.collector.t == 0
         if self.config.practice and begun.any():
-            drawn = self.practise(self.ring, jax.random.fold_in(self.asking, self.step), desired)
+            drawn = self.practise(self.ring, desired, self.root, np.uint32(self.step))
             self.goals = np.where(begun[:, None], np.asarray(drawn), self.goals)
         return self.goals if self.config.practice else desired
 

@@ -163,11 +163,11 @@ class OnlineReward:
 
         def learn(state: Any, ring: replay.Ring, key: PRNGKeyArray, how: replay.Hindsight) -> tuple[Any, Metrics]:
             k_batch, k_update = jax.random.split(key)
-            one = lambda k: replay.sample(ring, k, schedule.update_batch, how, judge, schedule.window)  # noqa: E731
-            return reward.update(state, jax.vmap(one)(jax.random.split(k_batch, schedule.updates)), k_update)
+            batches = replay.sample(ring, k_batch, (schedule.updates, schedule.update_batch), how, judge, schedule.window)
+            return reward.update(state, batches, k_update)
 
         def draw(ring: replay.Ring, key: PRNGKeyArray, batch: int, how: replay.Hindsight) -> Transition:
-            data = replay.sample(ring, key, batch, how, judge)
+            data = replay.sample(ring, key, (batch,), how, judge)
             if how.moved_fraction > 0:  # those come first, and SBX splits one large sample into many batches
                 order = jax.random.permutation(jax.random.fold_in(key, 1), batch)
                 data = jax.tree.map(lambda x: x[order], data)

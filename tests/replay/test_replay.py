@@ -46,7 +46,7 @@ def filled(lengths, capacity=40, still=(), group=2):
 
 
 def draw(ring, how=replay.Hindsight(), n=4000, window=None, seed=0):  # noqa: B008  frozen
-    return jax.device_get(replay.sample(ring, jax.random.PRNGKey(seed), n, how, judge, window))
+    return jax.device_get(replay.sample(ring, jax.random.PRNGKey(seed), (n,), how, judge, window))
 
 
 def test_every_stored_transition_is_drawn_equally_often_and_unstored_ones_never():
@@ -153,6 +153,19 @@ def test_a_share_of_each_batch_comes_from_before_the_goal_moves():
     assert set(moving.obs[moving.obs[:, 0] == 3][:, 1]) == {0, 1, 2}
     none_moved = filled([6] * 3, still={0, 1, 2})
     assert np.isfinite(draw(none_moved, replay.Hindsight(moved_fraction=0.5)).obs).all()
+
+
+def test_several_batches_at_once_are_each_like_one_drawn_alone():
+    ring = filled([6] * 10, capacity=100, still=set(range(9)))
+    how = replay.Hindsight(ratio=1.0, moved_fraction=0.5, spread=4, redraws=2)
+    several = jax.device_get(replay.sample(ring, jax.random.PRNGKey(0), (500, 8), how, judge))
+    assert several.goal.shape == (500, 8, 2)
+    np.testing.assert_array_equal(several.goal[..., 0], several.obs[..., 0])
+    moving = several.obs[..., 0] == 9
+    np.testing.assert_array_equal((several.goal - several.achieved)[moving][:, 1], several.future_steps[moving])
+    assert moving[:, :4].all()  # the half from before the movement, in every batch
+    assert abs(moving[:, 4:].mean() - 0.1) < 0.03
+    assert abs(np.corrcoef(several.obs[:, 4:, 1].reshape(-1, 4).T)[np.triu_indices(4, 1)]).max() < 0.15  # no two draws are the same
 
 
 def seldom_and_often():

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from aimrl.envs import guard
+from aimrl.envs import guard, slim
 from aimrl.envs.goals import GoalTask, known_task, task_of
 from aimrl.envs.guard import GoalObs
 from aimrl.types import BACKENDS, Backend, EnvTrouble, GoalSpec, UserError, cores, nearest
@@ -271,10 +271,9 @@ def _runs_in_envpool(env_id: str) -> bool:
 
 def _someones_own(env_id: str) -> bool:
     """Named like a family that EnvPool runs, but registered with Gymnasium by somebody else."""
-    import envpool
     import gymnasium
 
-    return env_id not in envpool.list_all_envs() and env_id in gymnasium.registry
+    return env_id not in slim.envpool().list_all_envs() and env_id in gymnasium.registry
 
 
 class _EnvPool:
@@ -303,8 +302,7 @@ def _goal_obs(obs: dict[str, np.ndarray], order: np.ndarray) -> GoalObs:
 
 
 def _make_envpool(env_id: str, num_envs: int, seed: int, threads: int | None) -> VectorGoalEnv:
-    import envpool
-
+    envpool = slim.envpool()
     if env_id not in envpool.list_all_envs():
         raise UserError(nearest(env_id, [i for i in envpool.list_all_envs() if _runs_in_envpool(i)], "environment"))
     workers = min(num_envs, threads or _threads())

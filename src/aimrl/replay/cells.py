@@ -31,28 +31,28 @@ def visit(cells: Cells, achieved: Float[Array, "n g"], counted: Bool[Array, " n"
     return Cells(cells.counts.at[jnp.where(counted, _slot(cells, achieved), SLOTS)].add(1, mode="drop"), low, high)
 
 
-def log_weight(cells: Cells, goal: Float[Array, "n g"]) -> Float[Array, " n"]:
+def log_weight(cells: Cells, goal: Float[Array, "*n g"]) -> Float[Array, "*n"]:
     """Drawn by it, goals spread evenly over all cells visited, and goals far from every desired one are rare."""
     position = _position(cells, goal)
     outside = ((position < -1) | (position > PER_AXIS + 1)).any(-1)
     return -jnp.log(jnp.maximum(cells.counts[_slot(cells, goal)], 1)) - 5.0 * outside
 
 
-def slot_of(corner: Int[Array, "n g"], slots: int) -> Int[Array, " n"]:
+def slot_of(corner: Int[Array, "*n g"], slots: int) -> Int[Array, "*n"]:
     """Cells hashed to slots; two that collide share one."""
     corner = corner.astype(jnp.uint32)
-    code = jnp.zeros(corner.shape[:1], jnp.uint32)
+    code = jnp.zeros(corner.shape[:-1], jnp.uint32)
     for axis in range(corner.shape[-1]):
-        code = (code ^ corner[:, axis]) * jnp.uint32(0x9E3779B1)  # Knuth's multiplicative hash, one round an axis
+        code = (code ^ corner[..., axis]) * jnp.uint32(0x9E3779B1)  # Knuth's multiplicative hash, one round an axis
         code = code ^ (code >> 15)
     return (code % slots).astype(jnp.int32)
 
 
-def _position(cells: Cells, goal: Float[Array, "n g"]) -> Float[Array, "n g"]:
+def _position(cells: Cells, goal: Float[Array, "*n g"]) -> Float[Array, "*n g"]:
     """Within the box from 0 to PER_AXIS. An axis on which desired goals hardly differ is as wide as half the widest one."""
     width = cells.high - cells.low
     return PER_AXIS * (goal - cells.low) / jnp.maximum(width, jnp.maximum(0.5 * width.max(), 1e-6))
 
 
-def _slot(cells: Cells, goal: Float[Array, "n g"]) -> Int[Array, " n"]:
+def _slot(cells: Cells, goal: Float[Array, "*n g"]) -> Int[Array, "*n"]:
     return slot_of(jnp.floor(jnp.clip(_position(cells, goal), -(2.0**20), 2.0**20)).astype(jnp.int32), SLOTS)

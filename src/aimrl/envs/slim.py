@@ -1,0 +1,55 @@
+"""EnvPool without the families that nobody asked for: importing it loads all of them, and with one of those all of Matplotlib."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+NAME = "envpool"
+
+
+class _Hollow:
+    """Finds a family's package but leaves it empty, so that its `registration` is read and nothing else."""
+
+    def __init__(self) -> None:
+        self.left_empty: list[str] = []
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not name.startswith(f"{NAME}."):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        folders = (spec and spec.submodule_search_locations) or []
+        if spec is None or not any((Path(folder) / "registration.py").is_file() for folder in folders):
+            return None
+        self.left_empty.append(name)
+        spec.loader = self  # pyright: ignore[reportAttributeAccessIssue]
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        return None
+
+
+def envpool() -> Any:
+    """The package, with every task registered and each family's code loaded when one of its tasks is made."""
+    if NAME in sys.modules:
+        return sys.modules[NAME]
+    finder = _Hollow()
+    sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
+    try:
+        importlib.import_module(NAME)
+    except (ImportError, AttributeError):  # a version whose registrations need more
+        for name in [n for n in sys.modules if n == NAME or n.startswith(f"{NAME}.")]:
+            del sys.modules[name]
+    finally:
+        sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
+        for name in finder.left_empty:  # whoever asks for it next gets the real one
+            sys.modules.pop(name, None)
+    return importlib.import_module(NAME)
