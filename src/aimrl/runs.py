@@ -147,9 +147,8 @@ def _git_revision() -> str:
     if not (here.parents[1] / ".git").exists():
         return "not a checkout"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        run = lambda *a: subprocess.run(["git", *a], cwd=here, capture_output=True, text=True, timeout=5).stdout.strip()  # noqa: E731
-        dirty = "+" if run("status", "--porcelain", "--untracked-files=no") else ""
-        return run("rev-parse", "--short=12", "HEAD") + dirty
+        ask = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(ask, cwd=here, capture_output=True, text=True, timeout=5).stdout.strip() or "unknown"
     return "unknown"
 
 

@@ -78,23 +78,24 @@ class TD3(Agent):
     def update(self, state: TD3State, batches: Batch, key: PRNGKeyArray) -> tuple[TD3State, Metrics]:
         """Groups of `policy_delay` critic updates, each followed by one actor and target update; the last may be shorter."""
         groups, left = divmod(batches.reward.shape[0], self.policy_delay)
-        keys = jax.random.split(key, groups + bool(left))
+        noise = self.target_noise * jax.random.normal(key, batches.action.shape)
+        inputs = batches, jnp.clip(noise, -self.target_noise_clip, self.target_noise_clip)
         metrics: Metrics = {}
         if groups:
-            grouped = jax.tree.map(lambda x: x[: len(x) - left].reshape(groups, self.policy_delay, *x.shape[1:]), batches)
-            state, found = jax.lax.scan(self._group, state, (grouped, keys[:groups]))
+            grouped = jax.tree.map(lambda x: x[: len(x) - left].reshape(groups, self.policy_delay, *x.shape[1:]), inputs)
+            state, found = jax.lax.scan(self._group, state, grouped)
             metrics = {k: v.mean() for k, v in found.items()}
         if left:
-            state, found = self._group(state, (jax.tree.map(lambda x: x[-left:], batches), keys[-1]))
+            state, found = self._group(state, jax.tree.map(lambda x: x[-left:], inputs))
             metrics = metrics or found
         return state, metrics
 
-    def _group(self, state: TD3State, inputs: tuple[Batch, PRNGKeyArray]) -> tuple[TD3State, Metrics]:
-        batches, key = inputs
+    def _group(self, state: TD3State, inputs: tuple[Batch, Float[Array, "updates n a"]]) -> tuple[TD3State, Metrics]:
+        batches, _ = inputs
         optimiser = optax.adam(self.critic_rate)
         # The target networks stand still within a group: one large product instead of several.
-        together = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batches)
-        targets = self._target(state, together, key).reshape(batches.reward.shape)
+        together = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), inputs)
+        targets = self._target(state, *together).reshape(batches.reward.shape)
 
         def critic_step(critic: nn.Learner, inputs: tuple[Batch, Float[Array, " n"]]):
             batch, y = inputs
@@ -110,9 +111,7 @@ class TD3(Agent):
         )
         return state, {k: v.mean() for k, v in critic_metrics.items()} | actor_metrics
 
-    def _target(self, state: TD3State, batch: Batch, key: PRNGKeyArray) -> Float[Array, " n"]:
-        noise = self.target_noise * jax.random.normal(key, batch.action.shape)
-        noise = jnp.clip(noise, -self.target_noise_clip, self.target_noise_clip)
+    def _target(self, state: TD3State, batch: Batch, noise: Float[Array, "n a"]) -> Float[Array, " n"]:
         action = jnp.clip(jnp.tanh(state.target_actor(batch.next_x)) + noise, -1.0, 1.0)
         q = state.target_critic(jnp.concatenate([batch.next_x, action], -1))
         return td_target(batch.reward, batch.terminated, q, self.gamma, self.q_low, self.q_high)
