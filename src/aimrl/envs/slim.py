@@ -40,11 +40,11 @@ class _Hollow:
 def envpool() -> Any:
     """The package, with every task registered and each family's code loaded when one of its tasks is made."""
     if NAME in sys.modules:
-        return sys.modules[NAME]
+        return importlib.import_module("envpool")  # which waits, where another thread is at it
     finder = _Hollow()
     sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
     try:
-        importlib.import_module(NAME)
+        importlib.import_module("envpool")
     except (ImportError, AttributeError):  # a version whose registrations need more
         for name in [n for n in sys.modules if n == NAME or n.startswith(f"{NAME}.")]:
             del sys.modules[name]
@@ -52,4 +52,4 @@ def envpool() -> Any:
         sys.meta_path.remove(finder)  # pyright: ignore[reportArgumentType]
         for name in finder.left_empty:  # whoever asks for it next gets the real one
             sys.modules.pop(name, None)
-    return importlib.import_module(NAME)
+    return importlib.import_module("envpool")
