@@ -58,12 +58,20 @@ def test_loops_take_turns_and_each_is_compared_with_its_neighbours(monkeypatch):
     assert asked.count("loop") == 2  # on all cores and on one
 
 
-def test_what_is_timed_takes_turns_and_the_best_of_each_counts(monkeypatch):
+def test_what_is_timed_takes_turns(monkeypatch):
     called: list[str] = []
     clock = iter([0.0, 5.0, 5.0, 6.0, 6.0, 8.0, 8.0, 12.0])  # a: 5 and 2 seconds, b: 1 and 4
     monkeypatch.setattr(bench.time, "perf_counter", lambda: next(clock))
-    assert bench._best_of_each([lambda: called.append("a"), lambda: called.append("b")], 2) == [2.0, 1.0]
+    assert bench._by_turns([lambda: called.append("a"), lambda: called.append("b")], 2) == [(5.0, 2.0), (1.0, 4.0)]
     assert called == ["a", "b"] * 3  # once before the clock runs
+
+
+def test_what_aim_adds_is_measured_against_its_neighbour_in_time(monkeypatch):
+    """The machine is twice as slow from the second turn on: AIM's best and its rival's would lie in different turns."""
+    seconds = [(1.0, 1.0), (1.1, 2.04), (1.0, 2.0)]  # of the products, AIM's rounds and the rounds without it, by turn
+    monkeypatch.setattr(bench, "_by_turns", lambda rivals, repeats: [*seconds])
+    monkeypatch.setattr(bench, "_rounds", lambda **options: None)
+    assert bench._learner(quick=True)["aim_share"] == pytest.approx((1.1 + 1.02) / 2 - 1)
 
 
 def test_a_missing_peer_is_said_in_one_line(monkeypatch):

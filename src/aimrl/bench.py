@@ -101,15 +101,15 @@ def _seconds(f: Callable[[], Any]) -> float:
 
 def _best(f: Callable[[], Any], repeats: int) -> float:
     """Seconds of the fastest of several calls, after one to warm up."""
-    return _best_of_each([f], repeats)[0]
+    return min(_by_turns([f], repeats)[0])
 
 
-def _best_of_each(rivals: list[Callable[[], Any]], repeats: int) -> list[float]:
-    """The same for several that take turns, so that none has the machine's better moments to itself."""
+def _by_turns(rivals: list[Callable[[], Any]], repeats: int) -> list[tuple[float, ...]]:
+    """Seconds of each of several that take turns, so that none has the machine's better moments to itself."""
     for f in rivals:
         f()
     turns = [[_seconds(f) for f in rivals] for _ in range(repeats)]
-    return [min(times) for times in zip(*turns)]
+    return list(zip(*turns))
 
 
 _PRODUCTS = 40  # timed at a time: about as long as a few updates
@@ -189,9 +189,10 @@ _UPDATES = 20  # of a timed round: as short as a burst of products, so that both
 def _learner(quick: bool) -> dict[str, Any]:
     """Milliseconds an update of the whole AIM + HER + TD3 round, the same round without AIM, and the machine's products, by turns."""
     rivals = [_products(), _rounds(reward="aim"), _rounds(reward="sparse", potential_updates=0)]
-    products, aim, sparse = _best_of_each(rivals, 10 if quick else 50)
-    ms = {"update_ms": 1e3 * aim / _UPDATES, "update_ms_sparse": 1e3 * sparse / _UPDATES}
-    return {"sgemm_gflops": _gflops(products), **ms, "aim_share": aim / sparse - 1}
+    products, aim, sparse = _by_turns(rivals, 10 if quick else 50)
+    ms = {"update_ms": 1e3 * min(aim) / _UPDATES, "update_ms_sparse": 1e3 * min(sparse) / _UPDATES}
+    share = statistics.median(a / s for a, s in zip(aim, sparse)) - 1  # of neighbours: the best of each may lie minutes apart
+    return {"sgemm_gflops": _gflops(min(products)), **ms, "aim_share": share}
 
 
 def _narrow_learner(quick: bool) -> dict[str, Any]:
