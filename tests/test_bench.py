@@ -68,10 +68,13 @@ def test_what_is_timed_takes_turns(monkeypatch):
 
 def test_what_aim_adds_is_measured_against_its_neighbour_in_time(monkeypatch):
     """The machine is twice as slow from the second turn on: AIM's best and its rival's would lie in different turns."""
-    seconds = [(1.0, 1.0), (1.1, 2.04), (1.0, 2.0)]  # of the products, AIM's rounds and the rounds without it, by turn
+    seconds = [(1.5, 1.0), (1.1, 2.04), (1.0, 2.0)]  # of the products, AIM's rounds and the rounds without it, by turn
     monkeypatch.setattr(bench, "_by_turns", lambda rivals, repeats: [*seconds])
     monkeypatch.setattr(bench, "_rounds", lambda **options: None)
-    assert bench._learner(quick=True)["aim_share"] == pytest.approx((1.1 + 1.02) / 2 - 1)
+    found = bench._learner(quick=True)
+    assert found["aim_share"] == pytest.approx((1.1 + 1.02) / 2 - 1)
+    assert (found["update_ms"], found["update_ms_sparse"]) == pytest.approx((1.1e3 / 20, 1e3 / 20))  # of these the best counts
+    assert found["sgemm_gflops"] == bench._gflops(1.0)
 
 
 def test_a_missing_peer_is_said_in_one_line(monkeypatch):

@@ -1,5 +1,6 @@
 """Programs that are compiled while something else goes on; products in bfloat16."""
 
+import gc
 import threading
 
 import jax
@@ -47,6 +48,13 @@ def _network_and_gradients(precision: str, activation: str):
     x = jax.random.normal(jax.random.PRNGKey(1), (3, 16, 8))
     grads, dx = jax.grad(lambda net, x: jnp.sin(net(x)).sum(), argnums=(0, 1))(net, x)
     return net, x, net(x), (*grads.weights, dx)
+
+
+def test_garbage_is_not_looked_for_while_a_program_is_traced_and_is_again_afterwards():
+    looked = []
+    early = nn.compile_early(jax.jit(lambda x: looked.append(gc.isenabled()) or x), jnp.zeros(2))
+    early(jnp.ones(2))
+    assert (looked, gc.isenabled()) == ([False], True)
 
 
 def test_a_network_in_bfloat16_rounds_the_factors_of_its_wide_products_and_sums_in_float32():

@@ -79,6 +79,19 @@ def test_episodes_are_played_for_goals_reached_before_when_practice_is_asked_for
         assert [(reached == goal).all(-1).any() for goal in asked] == [share == 1.0 and not starts] * len(asked)
 
 
+def test_an_episode_begun_before_learning_is_played_on_for_its_desired_goal(tmp_path):
+    with vector.make(point_goal, 1, 0) as env:
+        t = Trainer(config(practice=1.0, end_on_success=False), tmp_path, env.spec, env.task, point_goal, None, lambda e, d: None)
+    t.begin(resume=False)
+    t.gather(5 * t.config.num_envs)  # a third of an episode
+    desired = t.collector.obs.desired_goal
+    assert desired.any()
+    np.testing.assert_array_equal(t.goals, desired)
+    t.act(ready=True)
+    np.testing.assert_array_equal(t.goals, desired)
+    t.close()
+
+
 def test_on_reach_the_papers_episodes_go_on_after_success():
     assert [make_config(env, preset="paper").end_on_success for env in ("FetchReach-v4", "FetchPush-v4")] == [False, True]
 

@@ -4,10 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip("envpool")
-
 LOOK = """
 import json, sys
 from aimrl.envs import slim

@@ -45,7 +45,7 @@ def envpool() -> Any:
     sys.meta_path.insert(0, finder)  # pyright: ignore[reportArgumentType]
     try:
         importlib.import_module("envpool")
-    except (ImportError, AttributeError):  # a version whose registrations need more
+    except Exception:  # a version whose registrations need more; what is wrong with EnvPool itself is raised again below
         for name in [n for n in sys.modules if n == NAME or n.startswith(f"{NAME}.")]:
             del sys.modules[name]
     finally:

@@ -40,27 +40,28 @@ def sample(ring: Ring, key: PRNGKeyArray, shape: tuple[int, ...], how: Hindsight
     """Transitions of the given shape (its last axis is a batch), from the last `window` ones if given."""
     moved = round(how.moved_fraction * shape[-1])
     many, draws = (*shape[:-1], moved * max(how.spread, 1)), how.redraws + 1
-    bits = _bits(key, shape, (draws, *shape), shape, shape, many, (draws, *many), (*shape[:-1], moved))
+    of_moved = many, (draws, *many), (*shape[:-1], moved)
+    for_row, for_steps, for_goal, for_relabelling, *for_moved = _bits(key, shape, (draws, *shape), shape, shape, *of_moved)
     rows = ring.table.shape[0]
-    row = _draw(ring.table, ring.span, bits[0], window)
-    steps = _draw_steps(ring, row, bits[1], how, judge)
+    row = _draw(ring.table, ring.span, for_row, window)
+    steps = _draw_steps(ring, row, for_steps, how, judge)
     if moved:
         some = ring.moved_span[1] > ring.moved_span[0]
-        drawn = _draw_moved(ring, bits[4:], how, judge, window)
+        drawn = _draw_moved(ring, for_moved, how, judge, window)
         row, steps = (jnp.concatenate([jnp.where(some, b, a[..., :moved]), a[..., moved:]], -1) for a, b in zip((row, steps), drawn))
     next_row = _wrapped(row + 1, rows)
     achieved, desired = ring.achieved[row], ring.desired[row]
 
     future = ring.achieved[_wrapped(row + steps, rows)]
     if how.strategy == "random":
-        hindsight = ring.achieved[_draw(ring.table, ring.span, bits[2], window)]
+        hindsight = ring.achieved[_draw(ring.table, ring.span, for_goal, window)]
     elif how.strategy == "episode":
-        hindsight = ring.achieved[_episode_row(ring, row, bits[2])]
+        hindsight = ring.achieved[_episode_row(ring, row, for_goal)]
     elif how.strategy == "final":
         hindsight = ring.achieved[ring.end[row]]
     else:
         hindsight = future
-    relabelled = (_unit(bits[3]) < how.ratio) & (how.strategy != "none")
+    relabelled = (_unit(for_relabelling) < how.ratio) & (how.strategy != "none")
     goal = jnp.where(relabelled[..., None], hindsight, desired)
 
     task_reward, success = judge(ring.achieved[next_row], goal)

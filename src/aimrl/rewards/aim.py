@@ -114,8 +114,9 @@ class AIM(Reward):
         The state in the first mean is s′, the one the reward will be paid for; over a buffer it is the same distribution but for the ends.
         """
         target = targets.sample(self.target, batch.goal, self.target_std, self.examples, memory, key)
-        f_target, f_t, f_tp1 = self._net(nets[0], moments, jnp.stack([target, batch.achieved, batch.next_achieved]), batch.goal)
-        f_target = f_target.mean()
+        f_target = self._net(nets[0], moments, target, batch.goal).mean()
+        f_t = self._net(nets[0], moments, batch.achieved, batch.goal)
+        f_tp1 = self._net(nets[0], moments, batch.next_achieved, batch.goal)
         excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
         penalty, fit = jnp.square(jnp.maximum(excess, 0.0)).mean(), 0.0
         if self.bound == "expected":
@@ -167,7 +168,7 @@ class AIM(Reward):
         achieved, goal = inputs(moments, self.standardise, achieved, goal)
         if self.shape == "metric":
             return -jnp.sqrt(jnp.square(net(achieved) - net(goal)).sum(-1) + 1e-8)  # the root's slope is infinite at 0
-        return net(jnp.concatenate([achieved, jnp.broadcast_to(goal, achieved.shape)], -1))[..., 0]
+        return net(jnp.concatenate([achieved, goal], -1))[..., 0]
 
     def _optimiser(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
