@@ -74,11 +74,11 @@ def _two(devices: int, exchange: bool = False) -> float:
 
 def _updates(kinds: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of an update of `aimrl bench`, compiled with each of these options: medians of turns."""
-    from aimrl import bench, nn
+    from aimrl import bench, programs
 
     rounds = []
     for options in kinds.values():
-        nn.quickly_compiled = lambda precision, options=options: {"xla_backend_optimization_level": 1} | options
+        programs.quickly_compiled = lambda precision, options=options: {"xla_backend_optimization_level": 1} | options
         rounds.append(bench._rounds(reward="aim"))
         rounds[-1]()
     turns = [[bench._seconds(f) for f in rounds] for _ in range(41)]

@@ -1,6 +1,7 @@
 """Minutes until FetchPush-v4 is held at the end of 90 of 100 episodes: aimrl's preset `fast` with AIM alone, Stable-Baselines3 and SBX.
 
     python benchmarks/solve.py --minutes 60 > results/speed/solve.json
+    python benchmarks/solve.py --who aimrl --env FetchPickAndPlace-v4 --held 0.8 --minutes 40
 
 The peers learn from the sparse reward with the settings the RL Zoo publishes for this task (TQC + HER, batch 2048, 3 × 512 networks, one
 update a step) and with the sizes of `aimrl bench` (TD3 + HER, batch 256, 3 × 256, Gaussian noise of 0.2). Whoever isn't there after
@@ -20,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ENV, SOLVED, EPISODES = "FetchPush-v4", 0.9, 100
+EPISODES = 100
 WHO = ["aimrl", "sb3-zoo", "sbx-zoo", "sb3-td3", "sbx-td3"]
 
 
@@ -29,7 +30,7 @@ def _seen(step: int, minutes: float, held: float) -> dict[str, float]:
     return {"step": step, "minutes": minutes, "held": held}
 
 
-def aimrl(minutes: float, seed: int) -> dict[str, Any]:
+def aimrl(task: str, solved: float, minutes: float, seed: int) -> dict[str, Any]:
     """Preset `fast`, AIM alone, from the start of the process's training, compiling and evaluations included."""
     from aimrl.config import make_config
     from aimrl.train import train
@@ -42,14 +43,14 @@ def aimrl(minutes: float, seed: int) -> dict[str, Any]:
             held = sum(data["success_final"]) / len(data["success_final"])
             curve.append(_seen(data["step"], (time.monotonic() - began) / 60, held))
 
-    over = lambda: (bool(curve) and curve[-1]["held"] >= SOLVED) or time.monotonic() - began > 60 * minutes  # noqa: E731
-    config = make_config(ENV, reward="aim", seed=seed, steps=10**6, eval_every=10_000, tensorboard=False)
+    over = lambda: (bool(curve) and curve[-1]["held"] >= solved) or time.monotonic() - began > 60 * minutes  # noqa: E731
+    config = make_config(task, reward="aim", seed=seed, steps=10**6, eval_every=10_000, tensorboard=False)
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder) / "run", listen=listen, stop=over)
     return {"curve": curve}
 
 
-def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, Any]:
+def peer(package: str, settings: str, task: str, solved: float, minutes: float, seed: int) -> dict[str, Any]:
     """A peer's agent with its own hindsight buffer and the task's sparse reward, evaluated every two minutes."""
     import gymnasium as gym
     import gymnasium_robotics
@@ -66,11 +67,11 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
     gym.register_envs(gymnasium_robotics)
     zoo = settings == "zoo"
     width = 512 if zoo else 256
-    test = gym.make(ENV)
+    test = gym.make(task)
     noise: dict[str, Any] = {} if zoo else {"action_noise": NormalActionNoise(np.zeros(4), np.full(4, 0.2))}  # TD3 there has none
     model = (TQC if zoo else TD3)(
         "MultiInputPolicy",
-        gym.make(ENV),
+        gym.make(task),
         replay_buffer_class=HerReplayBuffer,
         replay_buffer_kwargs={"goal_selection_strategy": "future", "n_sampled_goal": 4},
         batch_size=2048 if zoo else 256,
@@ -108,14 +109,16 @@ def peer(package: str, settings: str, minutes: float, seed: int) -> dict[str, An
             curve.append(_seen(self.num_timesteps, spent, held()))
             self.evaluating += time.monotonic() - before
             self.due += 2.0
-            return curve[-1]["held"] < SOLVED and spent < minutes
+            return curve[-1]["held"] < solved and spent < minutes
 
     model.learn(10**7, callback=Clock())
     return {"curve": curve}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Minutes until FetchPush-v4 is held in 90 of 100 episodes")
+    parser = argparse.ArgumentParser(description="Minutes until a task is held in 90 of 100 episodes")
+    parser.add_argument("--env", default="FetchPush-v4", help="the task; the peers' settings are those for Fetch")
+    parser.add_argument("--held", type=float, default=0.9, help="the share of episodes that ends the race")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training, each")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--who", nargs="+", choices=WHO, default=WHO)
@@ -123,12 +126,13 @@ def main() -> None:
     from aimrl import runs
 
     versions = runs.versions(**{name: metadata.version(name) for name in ("stable-baselines3", "sb3-contrib", "sbx-rl", "torch")})
-    out: dict[str, Any] = {"versions": versions, "cores": len(os.sched_getaffinity(0)), "seed": asked.seed}
+    out: dict[str, Any] = {"versions": versions, "cores": len(os.sched_getaffinity(0)), "seed": asked.seed, "env": asked.env}
+    race = asked.env, asked.held, asked.minutes, asked.seed
     for who in asked.who:
         package, _, settings = who.partition("-")
-        found = aimrl(asked.minutes, asked.seed) if package == "aimrl" else peer(package, settings, asked.minutes, asked.seed)
-        first = next((p["minutes"] for p in found["curve"] if p["held"] >= SOLVED), None)
-        out[who] = {"minutes_to_90": first if first is not None else f"not reached in {asked.minutes:g}"} | found
+        found = aimrl(*race) if package == "aimrl" else peer(package, settings, *race)
+        first = next((p["minutes"] for p in found["curve"] if p["held"] >= asked.held), None)
+        out[who] = {f"minutes_to_{100 * asked.held:g}": first if first is not None else f"not reached in {asked.minutes:g}"} | found
     print(json.dumps(out, indent=1))
 
 

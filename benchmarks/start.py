@@ -1,4 +1,4 @@
-"""Seconds from starting Python to the first finished round of updates, preset `fast`: from an empty compilation cache, and again from it.
+"""Seconds from starting `aimrl train` to the first finished round of updates, preset `fast`: from an empty cache of programs, and again.
 
     python benchmarks/start.py > results/speed/start.json
 
@@ -13,42 +13,47 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from pathlib import Path
 from typing import Any
 
 ENV = "FetchPush-v4"
 
 
-def once() -> None:
+def once(folder: str) -> None:
     """Train until the first round of updates is done, and print when things happened."""
-    import jax
+    from aimrl import cli
 
-    from aimrl.config import make_config
-    from aimrl.train import Trainer, train
+    began = float(os.environ["BEGAN"])
 
-    began, seen = float(os.environ["BEGAN"]), {}
-    make = Trainer.__init__
+    def watch() -> None:
+        """Time the updates of whatever trainer the command makes, without loading anything before the command does."""
+        while not hasattr(sys.modules.get("aimrl.train"), "load_run"):  # the last that its file defines
+            time.sleep(0.005)
+        import jax
 
-    def watched(trainer: Trainer, *args: object) -> None:
-        make(trainer, *args)  # pyright: ignore[reportArgumentType]
-        learn = trainer.learn
+        from aimrl.train import Trainer
 
-        def timed(*inputs: object) -> object:
-            out = learn(*inputs)  # returns when the updates are launched
-            seen.setdefault("launched", time.time() - began)
-            jax.block_until_ready(out)
-            seen.setdefault("round", time.time() - began)
-            return out
+        make = Trainer.__init__
 
-        trainer.learn = timed
+        def watched(trainer: Trainer, *args: object) -> None:
+            make(trainer, *args)  # pyright: ignore[reportArgumentType]
+            learn = trainer.learn
 
-    Trainer.__init__ = watched  # pyright: ignore[reportAttributeAccessIssue]
+            def timed(*inputs: object) -> object:
+                out = learn(*inputs)  # returns when the updates are launched
+                launched = time.time() - began
+                jax.block_until_ready(out)
+                print(json.dumps({"launched": launched, "round": time.time() - began}), flush=True)
+                os._exit(0)
+
+            trainer.learn = timed
+
+        Trainer.__init__ = watched  # pyright: ignore[reportAttributeAccessIssue]
+
+    threading.Thread(target=watch, daemon=True).start()
     # Learning waits for movement otherwise, which is the simulator's time.
-    config = make_config(ENV, steps=2_400, moving_starts=0, eval_every=10**9, checkpoint_every=10**9)
-    with tempfile.TemporaryDirectory() as folder:
-        train(config, Path(folder) / "run", stop=lambda: bool(seen))
-    print(json.dumps(seen))
+    cli.main(["train", ENV, "--steps", "2400", "--moving-starts", "0", "--out", f"{folder}/run", "--quiet"])
 
 
 def main() -> None:
@@ -58,10 +63,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm", "warm_again"):
             env = os.environ | {"XDG_CACHE_HOME": cache, "BEGAN": str(time.time())}
-            done = subprocess.run([sys.executable, __file__, "once"], env=env, capture_output=True, text=True, check=True)
+            done = subprocess.run([sys.executable, __file__, f"{cache}/{name}"], env=env, capture_output=True, text=True, check=True)
             out[name] = {k: round(v, 2) for k, v in json.loads(done.stdout.splitlines()[-1]).items()}
     print(json.dumps(out, indent=1))
 
 
 if __name__ == "__main__":
-    once() if "once" in sys.argv else main()
+    once(sys.argv[1]) if len(sys.argv) > 1 else main()

@@ -1,7 +1,4 @@
-"""Programs that are compiled while something else goes on; products in bfloat16."""
-
-import gc
-import threading
+"""Networks; products in bfloat16."""
 
 import jax
 import jax.numpy as jnp
@@ -14,47 +11,11 @@ from aimrl.config import make_config
 from aimrl.types import UserError
 
 
-def test_a_program_compiled_early_is_traced_once_and_not_by_the_caller():
-    traced = []
-
-    def double(x):
-        traced.append(threading.current_thread())
-        return {"twice": 2 * x["x"]}
-
-    early = nn.compile_early(jax.jit(double), {"x": jnp.arange(3.0)})
-    np.testing.assert_array_equal(early({"x": jnp.array([1.0, 2.0, 5.0])})["twice"], [2, 4, 10])
-    np.testing.assert_array_equal(early({"x": jnp.array([0.0, 0.0, 1.0])})["twice"], [0, 0, 2])
-    assert len(traced) == 1
-    assert traced[0] is not threading.current_thread()
-
-
-def test_its_failure_is_the_first_callers():
-    def wrong(x):
-        raise ValueError("not today")
-
-    early = nn.compile_early(jax.jit(wrong), jnp.zeros(2))
-    with pytest.raises(ValueError, match="not today"):
-        early(jnp.zeros(2))
-
-
-def test_a_donated_argument_is_given_up():
-    early, x = nn.compile_early(jax.jit(lambda x: x + 1, donate_argnums=0), jnp.zeros(4)), jnp.ones(4)
-    np.testing.assert_array_equal(early(x), 2 * np.ones(4))
-    assert x.is_deleted()
-
-
 def _network_and_gradients(precision: str, activation: str):
     net = nn.in_precision(nn.mlp(jax.random.PRNGKey(0), (8, 256, 128, 1), activation), precision)
     x = jax.random.normal(jax.random.PRNGKey(1), (3, 16, 8))
     grads, dx = jax.grad(lambda net, x: jnp.sin(net(x)).sum(), argnums=(0, 1))(net, x)
     return net, x, net(x), (*grads.weights, dx)
-
-
-def test_garbage_is_not_looked_for_while_a_program_is_traced_and_is_again_afterwards():
-    looked = []
-    early = nn.compile_early(jax.jit(lambda x: looked.append(gc.isenabled()) or x), jnp.zeros(2))
-    early(jnp.ones(2))
-    assert (looked, gc.isenabled()) == ([False], True)
 
 
 def test_a_network_in_bfloat16_rounds_the_factors_of_its_wide_products_and_sums_in_float32():
@@ -114,19 +75,3 @@ def test_the_processor_is_asked_by_its_flags(monkeypatch):
 def test_an_unknown_precision_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="unknown precision 'float23': did you mean float32"):
         make_config("FetchPush-v4", precision="float23")
-
-
-@pytest.mark.parametrize(("n", "precision", "own"), [(2, "float32", False), (1, "float32", True), (2, "bfloat16", True)])
-def test_products_of_several_cores_in_float32_are_left_to_the_kernels_that_share_them(monkeypatch, n, precision, own):
-    monkeypatch.setattr(nn, "cores", lambda: n)
-    x = jnp.ones((256, 256))
-    program = jax.jit(lambda x: x @ x, compiler_options=nn.quickly_compiled.__wrapped__(precision)).lower(x).compile()
-    assert ("__ynn_fusion" in program.as_text()) == own
-    np.testing.assert_allclose(program(x), 256.0)
-
-
-def test_an_option_that_this_xla_has_not_is_left_out(monkeypatch):
-    assert nn._known({"xla_backend_optimization_level": 1})
-    assert not nn._known({"xla_cpu_gone_tomorrow": ""})
-    monkeypatch.setattr(nn, "_known", lambda options: False)
-    assert nn.quickly_compiled.__wrapped__() == {"xla_backend_optimization_level": 1}

@@ -152,6 +152,7 @@ def _round_on(transitions: int, **options: Any):
         trainer = Trainer(config, Path(tempfile.gettempdir()), env.spec, env.task, None, None, lambda event, data: None)
     spec, rng, n = trainer.spec, np.random.default_rng(0), 200
     length = np.full(n, spec.horizon, np.int32)
+    store = jax.jit(trainer.round.store, donate_argnums=0)  # the trainer's own takes as many episodes as it has environments
     for _ in range(-(-transitions // (n * spec.horizon))):
         shape = (n, spec.horizon + 1)
         walk = np.cumsum(rng.normal(0, 0.02, (*shape, spec.goal_dim)), 1).astype(np.float32)
@@ -163,7 +164,7 @@ def _round_on(transitions: int, **options: Any):
             np.zeros(n, bool),
             length,
         )
-        trainer.ring, inputs = trainer.store(trainer.ring, trainer.brain.inputs, episodes)
+        (trainer.ring, inputs), _ = store((trainer.ring, trainer.brain.inputs), episodes)
         trainer.brain = dataclasses.replace(trainer.brain, inputs=inputs)
     jax.block_until_ready(trainer.ring)
     return trainer

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import gc
 import itertools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -19,70 +13,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from aimrl.types import Precision, cores
+from aimrl import programs  # noqa: F401  whoever makes networks compiles: with the cache on disk
+from aimrl.types import Precision
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "swish": jax.nn.swish, "elu": jax.nn.elu}
-
-
-def use_compilation_cache() -> None:
-    """Keep compiled programs on disk, so that a second run doesn't compile again; in JAX's own folder where one is set."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aimrl" / "jax"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)  # small programs add up
-
-
-use_compilation_cache()  # everything that compiles imports this file
-
-
-@functools.cache
-def quickly_compiled(precision: Precision = "float32") -> dict[str, Any]:
-    """Compiler options for programs whose time is that of their matrix products.
-
-    No optimiser of loops touches those, so fewer passes are a quarter less to wait for. XLA's newer kernels (YNNPACK) share a product of
-    256 × 256 float32 matrices badly between cores: without them an update takes 7 % less time on two cores, and 6 % more on one.
-    """
-    if jax.default_backend() != "cpu":
-        return {}
-    quick = {"xla_backend_optimization_level": 1}
-    shared = quick | {"xla_cpu_experimental_ynn_fusion_type": ""}
-    return shared if precision == "float32" and cores() > 1 and _known(shared) else quick
-
-
-def _known(options: dict[str, Any]) -> bool:
-    """Has this XLA these options? Experimental ones come and go."""
-    try:
-        jax.jit(lambda: jnp.zeros(()), compiler_options=options).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
-
-
-def compile_early(f: Any, *args: PyTree) -> Callable[..., Any]:
-    """The jitted f for arguments like these, being compiled in the background; the first call waits for what is left of that."""
-    shapes = jax.eval_shape(lambda *x: x, *args)
-
-    def compiled_program() -> Any:
-        with _garbage_waits():
-            lowered = f.lower(*shapes)
-        return lowered.compile()
-
-    worker = ThreadPoolExecutor(1, "compile")
-    compiled = worker.submit(compiled_program)
-    worker.shutdown(wait=False)
-    return lambda *x: compiled.result()(*x)
-
-
-@contextlib.contextmanager
-def _garbage_waits() -> Iterator[None]:
-    """Tracing makes objects by the hundred thousand and hardly a cycle: looking for those takes a fifth of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class MLP(eqx.Module):

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from aimrl import agents, nn, replay, rewards, runs
+from aimrl import agents, nn, programs, replay, rewards, runs
 from aimrl.agents.base import Agent, Batch
 from aimrl.config import Config
 from aimrl.envs import guard, vector
@@ -34,6 +34,7 @@ from aimrl.types import EnvTrouble, GoalSpec, Metrics, UserError
 
 _PATIENCE = 25  # learning waits for movement up to this many times `learning_starts`
 _LOG_ROWS = 30_000  # at most in metrics.jsonl, whose readers take no more than some 50,000
+_ROOMS = ("aimrl.types", "aimrl.nn", "aimrl.envs.goals", "aimrl.replay", "aimrl.rewards", "aimrl.agents", "aimrl.train")  # make a round
 _EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
 
 
@@ -102,9 +103,13 @@ class Round(eqx.Module):
     reward: Reward
     curiosity: Reward | None
     how: replay.Hindsight = eqx.field(static=True)
-    judge: Callable = eqx.field(static=True)
+    task: GoalTask = eqx.field(static=True)
     sizes: Sizes = eqx.field(static=True)
     scale: float = eqx.field(default=1.0, static=True)  # of the reward
+
+    @property
+    def judge(self) -> Callable:
+        return make_judge(self.task)
 
     # The root of all chance is an argument of the programs below, not a part of them: every seed finds them in the compilation cache.
 
@@ -130,8 +135,9 @@ class Round(eqx.Module):
         metrics |= agent_metrics | {"reward/mean": r.mean(), "reward/std": r.std(), "reward/success": data.success.mean()}
         return Brain(agent_state, reward_state, curiosity_state, brain.inputs), metrics
 
-    def store(self, ring: replay.Ring, inputs: Inputs, episodes: replay.Episodes) -> tuple[replay.Ring, Inputs]:
+    def store(self, kept: tuple[replay.Ring, Inputs], episodes: replay.Episodes) -> tuple[tuple[replay.Ring, Inputs], Metrics]:
         """Add finished episodes, with the goals they happened to reach, and fold them into the running moments."""
+        ring, inputs = kept
         ring = replay.insert(ring, episodes, self.judge)
         if inputs.standardise:
             valid = (jnp.arange(episodes.obs.shape[1]) <= episodes.length[:, None]) & (episodes.length[:, None] > 0)
@@ -139,7 +145,7 @@ class Round(eqx.Module):
             goals = jnp.concatenate([flat(episodes.achieved), episodes.desired])
             ok = jnp.concatenate([valid.reshape(-1), episodes.length > 0])
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
-        return ring, inputs
+        return (ring, inputs), {}
 
     def wander(self, root: PRNGKeyArray, step: Array, shape: tuple[int, int]) -> Array:
         """Random actions, until something is learned: the policy isn't asked, nor compiled before the first updates run."""
@@ -349,15 +355,22 @@ class Trainer:
         self.newest: Metrics = {}  # of the last round of updates
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
-        jit = partial(jax.jit, compiler_options=nn.quickly_compiled(c.precision))
-        self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
-        self.store = jit(lambda ring, inputs, episodes: self.round.store(ring, inputs, episodes), donate_argnums=(0, 1))
+        options = programs.quickly_compiled(c.precision)
+        jit = partial(jax.jit, compiler_options=options)
         self.wander = jit(lambda root, step: self.round.wander(root, step, (c.num_envs, spec.action_dim)))
         self.explore = jit(lambda *x: self.round.explore(*x))
+        self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         # One program instead of a hundred small ones; it runs once, so it isn't polished.
         begin = jax.jit(lambda: fresh(c, spec, self.round), compiler_options={"xla_backend_optimization_level": 0})
-        if c.steps > c.learning_starts:  # the longest compilation goes first, beside everything until it is needed
-            self.learn = nn.compile_early(self.learn, *jax.eval_shape(begin), self.root, np.uint32(0))
+        brain, ring = jax.eval_shape(begin)
+
+        def early(f: programs.Step, *args: Any) -> programs.Step:
+            """Compiled beside everything else until it is needed."""
+            return programs.compile_early(f, *args, options=options, key=programs.key_of((f.__name__, self.round), _ROOMS, *args))
+
+        if c.steps > c.learning_starts:
+            self.learn = early(self.round.learn, brain, ring, self.root, np.uint32(0))
+        self.store = early(self.round.store, (ring, brain.inputs), replay.episodes_like(spec, c.num_envs))
         self.brain, self.ring = begin()
         self.practise = jit(lambda ring, desired, root, step: self.round.practise(ring, desired, root, step, c.practice))
         self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
@@ -445,7 +458,7 @@ class Trainer:
 
     def flush(self) -> None:
         for episodes in self.collector.take():
-            self.ring, inputs = self.store(self.ring, self.brain.inputs, episodes)
+            (self.ring, inputs), _ = self.store((self.ring, self.brain.inputs), episodes)
             self.brain = dataclasses.replace(self.brain, inputs=inputs)
 
     @property
@@ -598,7 +611,7 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     how = replay.Hindsight(c.her, c.her_ratio, c.her_redraws, c.moved_fraction, c.spread_goals, c.success_terminates, make_ends(task))
     sizes = Sizes(c.round_updates, c.batch_size, c.potential_updates, c.potential_batch, c.potential_window)
     bonus = rewards.make("rnd", scale=c.curiosity, task_weight=0.0, warmup=0, standardise=True) if c.curiosity else None
-    return Round(agent, reward, bonus, how, make_judge(task), sizes, c.reward_scale)
+    return Round(agent, reward, bonus, how, task, sizes, c.reward_scale)
 
 
 def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]:

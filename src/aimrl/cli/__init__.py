@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -17,6 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's alarms about slow compilation say nothing to a user
     shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {' '.join(str(message).split())}\n"
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, *thresholds[1:])  # imports make objects by the hundred thousand and hardly a cycle: a tenth of their time
     words = list(sys.argv[1:] if argv is None else argv)
     look_here(" ".join(words))
     try:
@@ -39,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"unexpected {type(e).__name__}: {what} (run with AIMRL_DEBUG=1 for the traceback)", FAILED)
     finally:
         warnings.formatwarning = shown
+        gc.set_threshold(*thresholds)
 
 
 def _fail(message: str, code: int) -> int:

@@ -53,6 +53,15 @@ class Episodes(NamedTuple):
     ended: Bool[AnyArray, " n"] | bool = False  # at the goal, by the environment, for no reason it had told
 
 
+def episodes_like(spec: GoalSpec, n: int) -> Episodes:
+    """The shapes of n episodes as they come from the host."""
+    times = lambda *dims: jax.ShapeDtypeStruct((n, spec.horizon + 1, *dims), jnp.float32)  # noqa: E731
+    each = lambda dtype, *dims: jax.ShapeDtypeStruct((n, *dims), dtype)  # noqa: E731
+    goal = each(jnp.float32, spec.goal_dim)
+    states = times(spec.obs_dim), times(spec.goal_dim), goal, times(spec.action_dim)
+    return Episodes(*states, each(jnp.bool_), each(jnp.int32), each(jnp.bool_))  # pyright: ignore[reportArgumentType]
+
+
 def bytes_needed(spec: GoalSpec, capacity: int, prefix: bool = False) -> int:
     """Memory of a ring that holds `capacity` transitions."""
     floats = spec.obs_dim + (2 + 2 * prefix) * spec.goal_dim + spec.action_dim
