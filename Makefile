@@ -39,7 +39,7 @@ lint: .venv/.all-ready
 	$(BIN)/basedpyright
 
 test: lint
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: .venv/.all-ready
 	$(BIN)/aimrl bench

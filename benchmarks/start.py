@@ -27,29 +27,31 @@ def once(folder: str) -> None:
     began = float(os.environ["BEGAN"])
 
     def watch() -> None:
-        """Time the updates of whatever trainer the command makes, without loading anything before the command does."""
-        while not hasattr(sys.modules.get("aimrl.train"), "load_run"):  # the last that its file defines
-            time.sleep(0.005)
+        """Time the updates that the command gets ready, without loading anything before the command does.
+
+        What makes a round must stay as it is: a program of replaced code is another program, and would be traced anew.
+        """
+        while not hasattr(sys.modules.get("aimrl.programs"), "key_of"):
+            time.sleep(0.002)
         import jax
 
-        from aimrl.train import Trainer
+        from aimrl import programs
 
-        make = Trainer.__init__
+        compile_early = programs.compile_early
 
-        def watched(trainer: Trainer, *args: object) -> None:
-            make(trainer, *args)  # pyright: ignore[reportArgumentType]
-            learn = trainer.learn
+        def watched(f: programs.Step, *args: Any, **options: Any) -> programs.Step:
+            early = compile_early(f, *args, **options)
 
-            def timed(*inputs: object) -> object:
-                out = learn(*inputs)  # returns when the updates are launched
+            def timed(*inputs: Any) -> Any:
+                out = early(*inputs)  # returns when the updates are launched
                 launched = time.time() - began
                 jax.block_until_ready(out)
                 print(json.dumps({"launched": launched, "round": time.time() - began}), flush=True)
                 os._exit(0)
 
-            trainer.learn = timed
+            return timed if f.__name__ == "learn" else early
 
-        Trainer.__init__ = watched  # pyright: ignore[reportAttributeAccessIssue]
+        programs.compile_early = watched
 
     threading.Thread(target=watch, daemon=True).start()
     # Learning waits for movement otherwise, which is the simulator's time.

@@ -1,6 +1,8 @@
 """What a run tells: lines, a bar, hints when it is stuck, and logs that never end a run."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -167,3 +169,15 @@ def test_wandb_works_offline(tmp_path, monkeypatch):
         listeners("metrics", HEALTHY)
     assert stream.getvalue() == ""
     assert list((tmp_path / "wandb").glob("offline-run-*"))
+
+
+def test_logging_to_tensorboard_does_not_load_torch_and_leaves_it_loadable(tmp_path):
+    """tensorboardX imports it wherever it is installed, which took seconds of every run."""
+    code = (
+        "import sys; from pathlib import Path; from aimrl.progress import TensorBoard\n"
+        f"board = TensorBoard(Path({str(tmp_path)!r})); board('metrics', {{'step': 1, 'agent/q': 2.0}}); board.close()\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'torch']); import torch; print(torch.ones(2).sum().item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "2.0"]
+    assert list((tmp_path / "tb").glob("events*"))

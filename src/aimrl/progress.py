@@ -204,7 +204,8 @@ class TensorBoard:
         if not found:
             return
         if self.writer is None:
-            from tensorboardX import SummaryWriter
+            with _without("torch"):  # imported for tensors that nobody logs here: seconds, wherever it is installed
+                from tensorboardX import SummaryWriter
 
             # Flushed here, where a full disk can be answered, and not by its thread, which would end in a traceback.
             self.writer = SummaryWriter(str(self.folder), purge_step=self.purge, flush_secs=10**6)
@@ -222,6 +223,19 @@ class TensorBoard:
                     events._closed = True
                     events._worker.stop()  # or its thread goes on writing
                 raise
+
+
+@contextmanager
+def _without(package: str) -> Iterator[None]:
+    """As if a package were not installed, unless it is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # pyright: ignore[reportArgumentType]  what Python itself takes for "not to be found"
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 class WandB:

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 from toy import OneByOne, Walk
 
-from aimrl.envs.goals import Near, known_task, task_of
+from aimrl.envs.goals import GoalTask, Near, Never, Sparse, known_task, near_task, task_of
 from aimrl.envs.vector import make, make_single
 from aimrl.types import UserError
 
@@ -224,3 +224,61 @@ def test_an_environment_without_compute_terminated_never_ends_on_a_goal():
     assert task.success(goal, goal).all()
     assert not task.terminated(goal, goal).any()
     assert not task.terminates_on_success
+
+
+# --- rules repeated in array code -----------------------------------------------------------------------------------------------------
+
+
+class Declared(Walk):
+    """A walk that says its rule in array code, too."""
+
+    rule: object = near_task(0.1)
+
+    def goal_task(self):
+        return self.rule
+
+
+def declaring(rule: object, **options: object) -> Declared:
+    env = Declared(**options)  # pyright: ignore[reportArgumentType]
+    env.rule = rule
+    return env
+
+
+def test_a_declared_rule_is_compiled_and_answers_like_the_environment():
+    task, theirs = task_of(Declared()), task_of(Walk())
+    goal = np.full((500, 1), 7.0, np.float32)
+    achieved = goal + np.random.default_rng(0).uniform(-0.3, 0.3, goal.shape).astype(np.float32)
+    assert (task.jittable, theirs.jittable) == (True, False)
+    assert (task.sparse, task.pays, task.terminates_on_success) == (theirs.sparse, theirs.pays, theirs.terminates_on_success)
+    for what in ("reward", "success", "terminated"):
+        np.testing.assert_array_equal(jax.jit(getattr(task, what))(achieved, goal), getattr(theirs, what)(achieved, goal))
+
+
+def test_a_declared_rule_may_pay_and_end_as_it_likes_if_the_environment_does_the_same():
+    near = Near(0.1)
+    rule = GoalTask(Sparse(near, -5.0, 2.5), near, near, False, False, False)  # the last three are found, not believed
+    task = task_of(declaring(rule, ends_at_goal=True, pays=(-5.0, 2.5)))
+    assert (task.sparse, task.pays, task.terminates_on_success, task.jittable) == (True, (-5.0, 2.5), True, True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        (near_task(0.101), r"Declared.goal_task disagrees with the environment: reward -?0 instead of -1 for achieved \[[\d.]+\], desired"),
+        (near_task(0.099), r"disagrees with the environment: reward -1 instead of 0"),
+        (near_task(0.1, "dense"), r"disagrees with the environment: reward -[\d.]+ instead of -?\d"),
+        (GoalTask(Sparse(Near(0.1)), Near(0.2), Never(), False, True, True), r"disagrees with the environment: success 1 instead of 0"),
+        (
+            GoalTask(Sparse(Near(0.1)), Near(0.1), Near(0.1), False, True, True),
+            r"disagrees with the environment: terminated 1 instead of 0",
+        ),
+        (
+            GoalTask(Sparse(Near(0.1)), lambda a, g: a < g, Never(), False, True, True),
+            r"goal_task: success has shape \(\d+, 1\) for \d+ pairs",
+        ),
+        (0.1, r"Declared.goal_task must be a GoalTask, say aimrl.envs.goals.near_task\(0.05\), not 0.1"),
+    ],
+)
+def test_a_declared_rule_that_is_not_the_environments_is_refused_in_one_line(rule, what):
+    with pytest.raises(UserError, match=what):
+        task_of(declaring(rule))

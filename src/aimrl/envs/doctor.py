@@ -94,7 +94,7 @@ def _shape(env: VectorGoalEnv) -> list[Finding]:
     action = f"{s.action_dim} discrete actions" if s.discrete else f"actions of size {s.action_dim}"
     size = f"observation {s.obs_dim}, goal {s.goal_dim}, {action}, time limit {s.horizon} steps"
     versions = ", ".join(f"{k} {v}" for k, v in env.versions.items())
-    own = "aimrl's own array code" if env.task.jittable else "the environment's compute_reward"
+    own = "array code, compiled with the updates" if env.task.jittable else "the environment's compute_reward"
     return [
         Finding("ok", f"a goal environment through {env.backend} ({versions}): {size}"),
         Finding("ok", f"goals are judged by {own}"),

@@ -5,6 +5,7 @@ The known tasks are written once in array-API code, so the same object serves Nu
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -167,7 +168,7 @@ def _euler_to_quat(first: Any, second: Any, third: Any) -> Any:
     return xp.stack([w, x, y, z], axis=-1)
 
 
-def near_task(threshold: float, reward_type: str, name: str = "") -> GoalTask:
+def near_task(threshold: float, reward_type: str = "sparse", name: str = "") -> GoalTask:
     """Fetch and HandReach: reward −1/0 or minus the distance; the simulator never ends an episode itself."""
     success, sparse = Near(float(threshold)), reward_type == "sparse"
     return GoalTask(Sparse(success) if sparse else MinusDistance(), success, Never(), False, True, sparse, name)
@@ -213,7 +214,7 @@ _SETTINGS = (
 
 
 def task_of(env: Any, name: str = "") -> GoalTask:
-    """The goal task of a Gymnasium environment: our own array code where its rules are gymnasium-robotics' own, else its methods."""
+    """The goal task of a Gymnasium environment: array code where it has some or its rules are gymnasium-robotics', else its methods."""
     base = env.unwrapped
     if not callable(getattr(base, "compute_reward", None)):
         raise UserError(f"{name or type(base).__name__} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs it")
@@ -224,7 +225,45 @@ def task_of(env: Any, name: str = "") -> GoalTask:
         task = known_task({key: getattr(base, key) for key in _SETTINGS if hasattr(base, key)}, name)
         if task is not None:
             return task
-    return method_task(env, name)
+    methods = method_task(env, name)
+    return methods if getattr(base, "goal_task", None) is None else declared_task(env, methods)
+
+
+def declared_task(env: Any, methods: GoalTask) -> GoalTask:
+    """The array code in which an environment repeats its rules (`goal_task`, a GoalTask or a function that makes one), held to its methods.
+
+    What only Python can answer is asked in the middle of a compiled round, which then can't be kept for the next start either.
+    """
+    base, label = env.unwrapped, methods.name or type(env.unwrapped).__name__
+    task = base.goal_task() if callable(base.goal_task) else base.goal_task
+    if not isinstance(task, GoalTask):
+        raise UserError(
+            f"{label}.goal_task must be a GoalTask, say aimrl.envs.goals.near_task(0.05), not {' '.join(repr(task).split())[:100]}"
+        )
+    on_the_way, asked = _around_the_border(methods.success, *_probe_goals(env, label))
+    for what in ("reward", "success", "terminated"):
+        theirs, ours = (np.asarray(getattr(t, what)(on_the_way, asked), np.float32) for t in (methods, task))
+        if ours.shape != theirs.shape:
+            raise UserError(f"{label}.goal_task: {what} has shape {ours.shape} for {len(asked)} pairs of goals")
+        apart = ~np.isclose(ours, theirs, atol=1e-5)
+        if apart.any():
+            i = int(apart.argmax())
+            pair = f"achieved {np.round(on_the_way[i], 4).tolist()}, desired {np.round(asked[i], 4).tolist()}"
+            raise UserError(f"{label}.goal_task disagrees with the environment: {what} {ours[i]:g} instead of {theirs[i]:g} for {pair}")
+    seen = {key: getattr(methods, key) for key in ("name", "sparse", "pays", "terminates_on_success")}
+    return dataclasses.replace(task, jittable=True, **seen)
+
+
+def _around_the_border(success: GoalFunction, achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of goals at many distances on the way from one to the other, and a thousandth inside and outside of where success begins."""
+    at = lambda left: (desired + left * (achieved - desired)).astype(np.float32)  # noqa: E731  what is left of the way
+    met, missed = np.zeros((len(achieved), 1)), np.ones((len(achieved), 1))
+    for _ in range(40):
+        middle = (met + missed) / 2
+        hit = np.asarray(success(at(middle), desired), bool)[:, None]
+        met, missed = np.where(hit, middle, met), np.where(hit, missed, middle)
+    left = [*np.geomspace(1e-4, 1.0, 40), 0.0, 0.999 * met, 1.001 * missed]
+    return np.concatenate([at(x) for x in left]), np.concatenate([desired] * len(left))
 
 
 def method_task(env: Any, name: str = "") -> GoalTask:
