@@ -276,9 +276,23 @@ def test_a_declared_rule_may_pay_and_end_as_it_likes_if_the_environment_does_the
             GoalTask(Sparse(Near(0.1)), lambda a, g: a < g, Never(), False, True, True),
             r"goal_task: success has shape \(\d+, 1\) for \d+ pairs",
         ),
+        (GoalTask(lambda a: a, Near(0.1), Never(), False, True, True), r"Declared.goal_task: reward failed \(TypeError: .*\)$"),
+        (
+            GoalTask(Sparse(Near(0.1)), lambda a, g: np.linalg.norm(a - g, axis=-1) < 0.1, Never(), False, True, True),
+            r"Declared.goal_task: success failed \(TracerArrayConversionError: .*\)$",
+        ),
         (0.1, r"Declared.goal_task must be a GoalTask, say aimrl.envs.goals.near_task\(0.05\), not 0.1"),
     ],
 )
 def test_a_declared_rule_that_is_not_the_environments_is_refused_in_one_line(rule, what):
     with pytest.raises(UserError, match=what):
         task_of(declaring(rule))
+
+
+def test_a_goal_task_that_can_not_be_made_is_told_in_one_line():
+    class Other(Walk):
+        def goal_task(self, number):
+            return number
+
+    with pytest.raises(UserError, match=r"^Other.goal_task failed \(TypeError: .*missing 1 required positional argument: 'number'\)$"):
+        task_of(Other())

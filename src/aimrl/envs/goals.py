@@ -234,15 +234,25 @@ def declared_task(env: Any, methods: GoalTask) -> GoalTask:
 
     What only Python can answer is asked in the middle of a compiled round, which then can't be kept for the next start either.
     """
+    import jax  # nobody else here needs it
+
     base, label = env.unwrapped, methods.name or type(env.unwrapped).__name__
-    task = base.goal_task() if callable(base.goal_task) else base.goal_task
+    try:
+        task = base.goal_task() if callable(base.goal_task) else base.goal_task
+    except Exception as e:
+        raise UserError(f"{label}.goal_task failed ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from None
     if not isinstance(task, GoalTask):
         raise UserError(
             f"{label}.goal_task must be a GoalTask, say aimrl.envs.goals.near_task(0.05), not {' '.join(repr(task).split())[:100]}"
         )
     on_the_way, asked = _around_the_border(methods.success, *_probe_goals(env, label))
     for what in ("reward", "success", "terminated"):
-        theirs, ours = (np.asarray(getattr(t, what)(on_the_way, asked), np.float32) for t in (methods, task))
+        theirs = np.asarray(getattr(methods, what)(on_the_way, asked), np.float32)
+        try:
+            ours = np.asarray(getattr(task, what)(on_the_way, asked), np.float32)
+            jax.eval_shape(getattr(task, what), on_the_way, asked)  # it must do without NumPy
+        except Exception as e:
+            raise UserError(f"{label}.goal_task: {what} failed ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from None
         if ours.shape != theirs.shape:
             raise UserError(f"{label}.goal_task: {what} has shape {ours.shape} for {len(asked)} pairs of goals")
         apart = ~np.isclose(ours, theirs, atol=1e-5)
