@@ -1,6 +1,7 @@
 """Seconds from starting `aimrl train` to the first finished round of updates, preset `fast`: from an empty cache of programs, and again.
 
     python benchmarks/start.py > results/speed/start.json
+    python benchmarks/start.py square:Square-v0               # another environment, here one in the current folder
 
 `launched` is when the compiled program is there and the first update begins, `round` when the first hundred are done; the 1,200 simulator
 steps before them are included. Wants an otherwise idle machine.
@@ -17,10 +18,8 @@ import threading
 import time
 from typing import Any
 
-ENV = "FetchPush-v4"
 
-
-def once(folder: str) -> None:
+def once(env: str, folder: str) -> None:
     """Train until the first round of updates is done, and print when things happened."""
     from aimrl import cli
 
@@ -55,20 +54,20 @@ def once(folder: str) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     # Learning waits for movement otherwise, which is the simulator's time.
-    cli.main(["train", ENV, "--steps", "2400", "--moving-starts", "0", "--out", f"{folder}/run", "--quiet"])
+    cli.main(["train", env, "--steps", "2400", "--moving-starts", "0", "--out", f"{folder}/run", "--quiet"])
 
 
-def main() -> None:
+def main(task: str) -> None:
     from aimrl import runs
 
-    out: dict[str, Any] = {"versions": runs.versions()}
+    out: dict[str, Any] = {"versions": runs.versions(), "env": task}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm", "warm_again"):
             env = os.environ | {"XDG_CACHE_HOME": cache, "BEGAN": str(time.time())}
-            done = subprocess.run([sys.executable, __file__, f"{cache}/{name}"], env=env, capture_output=True, text=True, check=True)
+            done = subprocess.run([sys.executable, __file__, task, f"{cache}/{name}"], env=env, capture_output=True, text=True, check=True)
             out[name] = {k: round(v, 2) for k, v in json.loads(done.stdout.splitlines()[-1]).items()}
     print(json.dumps(out, indent=1))
 
 
 if __name__ == "__main__":
-    once(sys.argv[1]) if len(sys.argv) > 1 else main()
+    once(*sys.argv[1:]) if len(sys.argv) > 2 else main(*sys.argv[1:] or ["FetchPush-v4"])

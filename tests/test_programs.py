@@ -127,6 +127,15 @@ def test_a_folder_that_can_not_be_made_costs_nothing_but_time(kept):
     assert len(f.by) == 2
 
 
+def test_a_disk_that_fills_up_leaves_nothing_behind(kept, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(programs.os, "replace", full)
+    assert answer(start(Doubler(), "a")) == RIGHT
+    assert list(kept.iterdir()) == []
+
+
 def test_what_calls_python_is_not_kept_but_works(kept):
     def f(state, add):
         x = jax.pure_callback(lambda x: 2 * np.asarray(x), jax.ShapeDtypeStruct((3,), np.float32), state["x"]) + add
@@ -153,6 +162,7 @@ def test_equal_settings_have_one_key_and_different_ones_have_others():
     assert len(set(keys)) == len(keys)
     assert key(agents.make("td3")) == key(agents.make("td3"))
     assert key({"a": 1, "b": 2}) == key({"b": 2, "a": 1})
+    assert key({"a": 1, 2: None}) == key({2: None, "a": 1})  # keys that can't be compared
 
 
 def test_other_shapes_types_and_structures_are_other_programs():

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -129,11 +128,14 @@ def _kept(flat: Callable[..., Any], names: list[str], leaves: list[Any], file: P
         program = bytes(export.export(jax.jit(flat))(*leaves).serialize())
     except (ValueError, NotImplementedError):  # it calls Python, or code of this machine alone
         return flat
+    part = file.with_name(f"{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # a full or forbidden disk costs the next start a second
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as f:
-            f.write(_packed(names, program))
-        os.replace(f.name, file)
+        try:
+            part.write_bytes(_packed(names, program))
+            os.replace(part, file)
+        finally:
+            part.unlink(missing_ok=True)
     return export.deserialize(bytearray(program)).call
 
 
@@ -185,7 +187,7 @@ def _plain(x: Any) -> Iterator[str]:
         for item in x:
             yield from _plain(item)
     elif isinstance(x, dict):
-        yield from _plain(sorted(x.items()))
+        yield from _plain(sorted(x.items(), key=repr))
     elif dataclasses.is_dataclass(x) and not isinstance(x, type) and type(x).__module__.split(".")[0] == "aimrl":
         yield f"{type(x).__module__}.{type(x).__qualname__}"
         for field in dataclasses.fields(x):
