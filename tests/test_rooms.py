@@ -8,8 +8,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "aimrl"
 # From top to bottom. `__init__` and `__main__` are doors, not rooms: they may lead anywhere.
 ROOMS = [
-    *("types", "config", "programs", "nn", "theory", "envs", "replay", "rewards", "agents", "evaluate", "runs", "progress", "train"),
-    *("plots_grid", "grid", "videos", "look", "sweep", "tune", "stats", "plots", "report", "watch", "paper"),
+    *("types", "config", "programs", "nn", "theory", "envs", "replay", "rewards", "agents", "collect", "evaluate", "runs", "progress"),
+    *("train", "plots_grid", "grid", "videos", "look", "sweep", "tune", "stats", "plots", "report", "watch", "paper"),
     *("wrapper", "sb3", "bench", "cli"),
 ]
 LIGHT = ("jax", "scipy", "gymnasium", "equinox", "optax", "matplotlib", "numpy", "torch", "envpool")  # `aimrl --help` answers at once

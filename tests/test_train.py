@@ -10,11 +10,12 @@ from problems import TINY, PointGoal, point_goal
 from small_runs import arrays, config, lines
 
 from aimrl import replay, runs
+from aimrl.collect import Collector, env_seed
 from aimrl.config import Config, check, make_config
 from aimrl.envs import vector
 from aimrl.rewards import make as make_reward
 from aimrl.rewards.dense import Dense
-from aimrl.train import Collector, Trainer, capacity, env_seed, make_round, target_bounds, train
+from aimrl.train import Trainer, capacity, make_round, target_bounds, train
 from aimrl.types import UserError
 
 

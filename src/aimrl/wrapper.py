@@ -21,8 +21,8 @@ from aimrl import replay, rewards, runs
 from aimrl.config import preset_values
 from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalTask, task_of
+from aimrl.envs.judging import make_ends, make_judge, unexplained
 from aimrl.rewards.base import Reward, total_reward
-from aimrl.train import make_ends, make_judge, unexplained
 from aimrl.types import STRATEGIES, GoalSpec, Metrics, Transition, UserError, nearest
 
 

@@ -1,0 +1,94 @@
+"""Gathering: seeded environments, and whole episodes from them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from aimrl import replay
+from aimrl.config import Config
+from aimrl.envs import vector
+from aimrl.envs.guard import GoalObs
+from aimrl.envs.judging import unexplained
+from aimrl.envs.vector import VectorGoalEnv
+from aimrl.types import EnvTrouble, UserError
+
+_EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
+
+
+def env_seed(seed: int, stream: str, segment: int = 0) -> int:
+    """The seed of a vector environment, from disjoint ranges for training and evaluation."""
+    draw = int(np.random.SeedSequence([seed, segment]).generate_state(1)[0]) % _EVAL_SEEDS
+    return draw + (_EVAL_SEEDS if stream == "eval" else 0)
+
+
+def make_env(c: Config, env: Any, n: int, seed: int) -> VectorGoalEnv:
+    """The configured environments, or those of the object given instead of a name."""
+    return vector.make(env if env is not None else c.env, n, seed, c.backend, timeout_s=c.env_timeout, horizon=c.horizon or None)
+
+
+@contextlib.contextmanager
+def made_before() -> Iterator[None]:
+    """Around making environments that could be made when the run began: what goes wrong now is the environment's trouble."""
+    try:
+        yield
+    except EnvTrouble:
+        raise
+    except UserError as e:
+        raise EnvTrouble(str(e)) from e
+
+
+class Collector:
+    """Steps the environments and hands over whole episodes. Holds the episodes that are still running."""
+
+    def __init__(self, env: VectorGoalEnv, end_on_success: bool):
+        self.env, self.end_on_success = env, end_on_success
+        n, horizon, spec = env.num_envs, env.spec.horizon, env.spec
+        self.obs_log = np.zeros((n, horizon + 1, spec.obs_dim), np.float32)
+        self.achieved_log = np.zeros((n, horizon + 1, spec.goal_dim), np.float32)
+        self.action_log = np.zeros((n, horizon + 1, spec.action_dim), np.float32)
+        self.t = np.zeros(n, int)
+        self.finished: list[tuple[np.ndarray, ...]] = []
+        self.obs = self._begin(env.reset(), np.ones(n, bool))
+
+    def step(self, action: np.ndarray) -> None:
+        """One step of every environment; finished episodes are put aside and new ones begun."""
+        env, index, t = self.env, np.arange(self.env.num_envs), self.t
+        self.action_log[index, t] = action
+        result = env.step(action.argmax(-1) if env.spec.discrete else action)
+        self.t = t = t + 1
+        self.obs_log[index, t], self.achieved_log[index, t] = result.obs.observation, result.obs.achieved_goal
+        success = np.asarray(env.task.success(result.obs.achieved_goal, result.obs.desired_goal))
+        done = result.terminated | result.truncated | (success & self.end_on_success) | (t >= env.spec.horizon)
+        odd = unexplained(env.task, result.terminated, result.obs.achieved_goal, result.obs.desired_goal)
+        for i in np.flatnonzero(done):
+            self._finish(int(i), result.obs.desired_goal[i], bool(odd[i] and not success[i]), bool(odd[i] and success[i]))
+        self.obs = self._begin(env.reset(done), done) if done.any() else result.obs
+
+    def close(self) -> None:
+        """Put the running episodes aside as if cut by time, and close the environments."""
+        for i in np.flatnonzero(self.t > 0):
+            self._finish(int(i), self.obs.desired_goal[i], False, False)
+        self.env.close()
+
+    def take(self) -> Iterator[replay.Episodes]:
+        """The finished episodes since the last call, in groups of one fixed size so that nothing is compiled twice."""
+        n = self.env.num_envs
+        for k in range(0, len(self.finished), n):
+            group = self.finished[k : k + n]
+            pad = n - len(group)
+            columns = [np.stack(c) for c in zip(*group)]
+            yield replay.Episodes(*(np.concatenate([c, np.zeros((pad, *c.shape[1:]), c.dtype)]) for c in columns))
+        self.finished = []
+
+    def _begin(self, obs: GoalObs, mask: np.ndarray) -> GoalObs:
+        self.t = np.where(mask, 0, self.t)
+        self.obs_log[mask, 0], self.achieved_log[mask, 0] = obs.observation[mask], obs.achieved_goal[mask]
+        return obs
+
+    def _finish(self, i: int, desired: np.ndarray, failed: bool, ended: bool) -> None:
+        row = (self.obs_log[i], self.achieved_log[i], desired, self.action_log[i])
+        self.finished.append((*(np.array(a, np.float32) for a in row), np.array(failed), np.array(self.t[i], np.int32), np.array(ended)))
