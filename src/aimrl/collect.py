@@ -1,4 +1,4 @@
-"""Gathering: seeded environments, and whole episodes from them."""
+"""Gathering: seeded environments, and whole episodes from them. Loads no JAX, so that it can begin before anything else."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from aimrl import replay
 from aimrl.config import Config
 from aimrl.envs import vector
+from aimrl.envs.goals import unexplained
 from aimrl.envs.guard import GoalObs
-from aimrl.envs.judging import unexplained
 from aimrl.envs.vector import VectorGoalEnv
-from aimrl.types import EnvTrouble, UserError
+from aimrl.types import EnvTrouble, GoalSpec, UserError
 
 _EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
+_WANDERING = 1  # sets the random actions' stream apart from the environments' seeds
 
 
 def env_seed(seed: int, stream: str, segment: int = 0) -> int:
@@ -28,6 +28,46 @@ def env_seed(seed: int, stream: str, segment: int = 0) -> int:
 def make_env(c: Config, env: Any, n: int, seed: int) -> VectorGoalEnv:
     """The configured environments, or those of the object given instead of a name."""
     return vector.make(env if env is not None else c.env, n, seed, c.backend, timeout_s=c.env_timeout, horizon=c.horizon or None)
+
+
+def wander(spec: GoalSpec, n: int, seed: int, step: int) -> np.ndarray:
+    """Random actions of n environments at this step, until something is learned. NumPy's: the simulators needn't wait for a compiler."""
+    rng = np.random.default_rng([seed, step, _WANDERING])
+    if spec.discrete:
+        return np.eye(spec.action_dim, dtype=np.float32)[rng.integers(spec.action_dim, size=n)]
+    return rng.uniform(-1.0, 1.0, (n, spec.action_dim)).astype(np.float32)
+
+
+class HeadStart:
+    """The environments with which a run so configured begins, wandering in the background before the run asks; closed unless it does.
+
+    Only where it is known what the run will do: episodes that end on success would end elsewhere, and environments of others may mind being
+    made before they are asked for.
+    """
+
+    def __init__(self, c: Config | None) -> None:
+        self._config, self._env = c, None
+        if c is None or c.end_on_success or not vector.well_known(c.env, c.backend, c.horizon or None):
+            return
+        env = make_env(c, None, c.num_envs, env_seed(c.seed, "train"))
+        rounds = -(-c.learning_starts // c.round_steps)
+        steps = range(0, min(rounds * c.round_steps, c.steps), c.num_envs)
+        self._env = env.run_ahead(wander(env.spec, c.num_envs, c.seed, step) for step in steps)
+
+    def take(self, c: Config) -> VectorGoalEnv | None:
+        """The environments, if they are those of this configuration. Whoever takes them closes them."""
+        deciding = ("env", "backend", "num_envs", "seed", "horizon")
+        if self._env is None or any(getattr(self._config, name) != getattr(c, name) for name in deciding):
+            return None
+        env, self._env = self._env, None
+        return env
+
+    def __enter__(self) -> HeadStart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._env is not None:
+            self._env.close()
 
 
 @contextlib.contextmanager
@@ -74,14 +114,14 @@ class Collector:
             self._finish(int(i), self.obs.desired_goal[i], False, False)
         self.env.close()
 
-    def take(self) -> Iterator[replay.Episodes]:
-        """The finished episodes since the last call, in groups of one fixed size so that nothing is compiled twice."""
+    def take(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """The columns of `replay.Episodes` finished since the last call, in groups of one fixed size so that nothing is compiled twice."""
         n = self.env.num_envs
         for k in range(0, len(self.finished), n):
             group = self.finished[k : k + n]
             pad = n - len(group)
             columns = [np.stack(c) for c in zip(*group)]
-            yield replay.Episodes(*(np.concatenate([c, np.zeros((pad, *c.shape[1:]), c.dtype)]) for c in columns))
+            yield tuple(np.concatenate([c, np.zeros((pad, *c.shape[1:]), c.dtype)]) for c in columns)
         self.finished = []
 
     def _begin(self, obs: GoalObs, mask: np.ndarray) -> GoalObs:

@@ -13,7 +13,7 @@ import platform
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -95,10 +95,16 @@ def compile_early(f: Step, *args: PyTree, options: dict[str, Any] | None = None,
         out = compiled.result()(*jax.tree.leaves(x))
         return jax.tree.unflatten(of_state, out[:n]), dict(zip(names, out[n:]))
 
-    worker = ThreadPoolExecutor(1, "compile")
-    compiled = worker.submit(compiled_program)
-    worker.shutdown(wait=False)
+    compiled = beside(compiled_program)
     return call
+
+
+def beside(f: Callable[[], Any]) -> Future[Any]:
+    """What f returns, computed in the background."""
+    worker = ThreadPoolExecutor(1, "beside")
+    future = worker.submit(f)
+    worker.shutdown(wait=False)
+    return future
 
 
 @contextlib.contextmanager

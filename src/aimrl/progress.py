@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from aimrl.config import Config
+from aimrl.envs import slim
 from aimrl.runs import plain
 
 Row = dict[str, Any]
@@ -204,7 +205,7 @@ class TensorBoard:
         if not found:
             return
         if self.writer is None:
-            with _without("torch"):  # imported for tensors that nobody logs here: seconds, wherever it is installed
+            with slim.without("torch"):  # imported for tensors that nobody logs here: seconds, wherever it is installed
                 from tensorboardX import SummaryWriter
 
             # Flushed here, where a full disk can be answered, and not by its thread, which would end in a traceback.
@@ -223,19 +224,6 @@ class TensorBoard:
                     events._closed = True
                     events._worker.stop()  # or its thread goes on writing
                 raise
-
-
-@contextmanager
-def _without(package: str) -> Iterator[None]:
-    """As if a package were not installed, unless it is loaded already."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # pyright: ignore[reportArgumentType]  what Python itself takes for "not to be found"
-    try:
-        yield
-    finally:
-        del sys.modules[package]
 
 
 class WandB:

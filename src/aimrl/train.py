@@ -9,7 +9,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import agents, nn, programs, replay, rewards, runs
 from aimrl.agents.base import Agent, Batch
-from aimrl.collect import Collector, env_seed, made_before, make_env
+from aimrl.collect import Collector, HeadStart, env_seed, made_before, make_env, wander
 from aimrl.config import Config
 from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalTask
@@ -126,10 +126,6 @@ class Round(eqx.Module):
             inputs = Inputs(nn.observe(inputs.obs, flat(episodes.obs), valid.reshape(-1)), nn.observe(inputs.goal, goals, ok), True)
         return (ring, inputs), {}
 
-    def wander(self, root: PRNGKeyArray, step: Array, shape: tuple[int, int]) -> Array:
-        """Random actions, until something is learned: the policy isn't asked, nor compiled before the first updates run."""
-        return self.agent.random_action(jax.random.fold_in(root, 2 * step), shape)
-
     def explore(self, brain: Brain, obs: AnyArray, goal: AnyArray, root: PRNGKeyArray, step: Array, random: Array) -> Array:
         """The agent's action for gathering at this step, or with probability `random` a random one."""
         k_noise, k_which, k_action = jax.random.split(jax.random.fold_in(root, 2 * step), 3)
@@ -193,11 +189,15 @@ def train(
     resume: bool = False,
     listen: Listener = lambda event, data: None,
     stop: Callable[[], bool] = lambda: False,
+    head: HeadStart | None = None,
 ) -> Run:
-    """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round."""
+    """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round.
+
+    `head` may hold the environments of a run that begins at step 0.
+    """
     config = runs.settled(config, folder)
     with make_env(config, env, 1, 0) as probe:
-        trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen)
+        trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen, None if resume else head)
         found = probe.versions | {"backend": probe.backend}
         size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
     try:
@@ -232,8 +232,18 @@ def _run(trainer: Trainer, stop: Callable[[], bool]) -> Run:
 class Trainer:
     """The state of one run and the loop over it."""
 
-    def __init__(self, config: Config, folder: Path, spec: GoalSpec, task: GoalTask, env: Any, reward: Reward | None, listen: Listener):
-        c = config
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        spec: GoalSpec,
+        task: GoalTask,
+        env: Any,
+        reward: Reward | None,
+        listen: Listener,
+        head: HeadStart | None = None,
+    ):
+        c, self.head = config, head
         self.config, self.folder, self.spec, self.env, self.listen = c, folder, spec, env, listen
         self.round = make_round(c, spec, task, reward)
         check_memory(c, spec, self.round)
@@ -245,7 +255,6 @@ class Trainer:
         self.root = jax.random.PRNGKey(c.seed)
         options = programs.quickly_compiled(c.precision)
         jit = partial(jax.jit, compiler_options=options)
-        self.wander = jit(lambda root, step: self.round.wander(root, step, (c.num_envs, spec.action_dim)))
         self.explore = jit(lambda *x: self.round.explore(*x))
         self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         # One program instead of a hundred small ones; it runs once, so it isn't polished.
@@ -259,9 +268,17 @@ class Trainer:
         if c.steps > c.learning_starts:
             self.learn = early(self.round.learn, brain, ring, self.root, np.uint32(0))
         self.store = early(self.round.store, (ring, brain.inputs), replay.episodes_like(spec, c.num_envs))
-        self.brain, self.ring = begin()
+        self._begun = programs.beside(begin)
         self.practise = jit(lambda ring, desired, root, step: self.round.practise(ring, desired, root, step, c.practice))
         self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
+
+    @cached_property
+    def brain(self) -> Brain:
+        return self._begun.result()[0]
+
+    @cached_property
+    def ring(self) -> replay.Ring:
+        return self._begun.result()[1]
 
     # Algorithm 1. Slips of the printed version, repaired: an episode starts at the present t, not K; s advances to s′; the time limit is T
     # steps, not T + 1; the end of an epoch doesn't cut episodes short.
@@ -315,13 +332,14 @@ class Trainer:
             raise
         self.flush()
 
-    def act(self, ready: bool) -> Array:
+    def act(self, ready: bool) -> AnyArray:
         """Actions of the policy, some of them random; before it has learned anything, all of them."""
-        step = np.uint32(self.step)
+        c, now = self.config, self.collector.obs
         if not ready:
-            self.goals = self.collector.obs.desired_goal.copy()
-            return self.wander(self.root, step)
-        return self.explore(self.brain, self.collector.obs.observation, self.aims(), self.root, step, np.float32(self.random_share()))
+            self.goals = now.desired_goal.copy()
+            return wander(self.spec, c.num_envs, c.seed, self.step)
+        share = np.float32(self.random_share())
+        return self.explore(self.brain, now.observation, self.aims(), self.root, np.uint32(self.step), share)
 
     def aims(self) -> np.ndarray:
         """The goals that the environments' present episodes are played for; drawn when an episode begins."""
@@ -345,8 +363,8 @@ class Trainer:
         return c.random_start + progress * (c.random_final - c.random_start)
 
     def flush(self) -> None:
-        for episodes in self.collector.take():
-            (self.ring, inputs), _ = self.store((self.ring, self.brain.inputs), episodes)
+        for columns in self.collector.take():
+            (self.ring, inputs), _ = self.store((self.ring, self.brain.inputs), replay.Episodes(*columns))
             self.brain = dataclasses.replace(self.brain, inputs=inputs)
 
     @property
@@ -359,8 +377,10 @@ class Trainer:
     def rebuild(self) -> None:
         """Cut the running episodes and build the environments anew from a seed of this step: what resuming can repeat."""
         c = self.config
+        begun = self.head.take(c) if self.head is not None else None  # of step 0: nobody has asked before
         with made_before():
-            fresh = Collector(make_env(c, self.env, c.num_envs, env_seed(c.seed, "train", self.step)), c.end_on_success)
+            env = begun or make_env(c, self.env, c.num_envs, env_seed(c.seed, "train", self.step))
+            fresh = Collector(env, c.end_on_success)
         if self._collector is not None:  # cut only now that nothing can go wrong any more
             self._collector.close()
             self.flush()
@@ -462,7 +482,7 @@ class Trainer:
         self.collector.finished = []  # these episodes are in the saved buffer
         self.brain = jax.tree.map(jnp.asarray, load("brain", self.brain))
         rows, whole = runs.natural(meta, "rows"), jax.eval_shape(lambda ring: ring, self.ring)
-        del self.ring  # makes room for the saved one
+        del self.ring, self._begun  # makes room for the saved one
         self.ring = replay.untrimmed(load("ring", jax.eval_shape(lambda ring: replay.trimmed(ring, rows), whole)), whole)
         self.step = self.saved = steps[-1]
         runs.go_on(self.folder, self.config.steps, self.step)

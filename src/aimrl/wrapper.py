@@ -20,8 +20,8 @@ from jaxtyping import Float, PRNGKeyArray
 from aimrl import replay, rewards, runs
 from aimrl.config import preset_values
 from aimrl.envs import guard, vector
-from aimrl.envs.goals import GoalTask, task_of
-from aimrl.envs.judging import make_ends, make_judge, unexplained
+from aimrl.envs.goals import GoalTask, task_of, unexplained
+from aimrl.envs.judging import make_ends, make_judge
 from aimrl.rewards.base import Reward, total_reward
 from aimrl.types import STRATEGIES, GoalSpec, Metrics, Transition, UserError, nearest
 

@@ -9,12 +9,15 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aimrl.cli import options
 from aimrl.cli.options import SHORT_Q, Help, place
 from aimrl.config import Config, check, make_config
 from aimrl.types import UserError
+
+if TYPE_CHECKING:
+    from aimrl.collect import HeadStart
 
 HELP = Help(
     "train",
@@ -144,8 +147,31 @@ class Stopper:
         os.kill(os.getpid(), number)
 
 
+def _guessed(argv: Sequence[str]) -> Config | None:
+    """What `argv` seems to say of a run's first steps, before all that knows its options is loaded; None if it can't be told."""
+    if {"--resume", "-h", "--help"} & set(argv):
+        return None
+    from aimrl.envs import vector
+
+    words, numbers = ("preset", "reward", "agent", "backend"), ("seed", "num-envs", "learning-starts", "round-steps", "horizon")
+    typed = {name: value for name in words + numbers if (value := options.typed_value(argv, f"--{name}")) is not None}
+    values: dict[str, Any] = {name.replace("-", "_"): value for name, value in typed.items()}
+    try:
+        values |= {name: int(values[name]) for name in (n.replace("-", "_") for n in numbers) if name in values}
+        return make_config(next(word for word in argv if vector.runs_in_envpool(word)), **values)
+    except (StopIteration, UserError, ValueError):
+        return None
+
+
 def run(argv: Sequence[str]) -> int:
-    """Train, or go on training, as `argv` says."""
+    """Train, or go on training, as `argv` says; the simulators begin while everything else is being loaded."""
+    from aimrl.collect import HeadStart
+
+    with HeadStart(_guessed(argv)) as head:
+        return _run(argv, head)
+
+
+def _run(argv: Sequence[str], head: HeadStart) -> int:
     config, extra = parse(argv)
     from aimrl import runs
     from aimrl.agents import make as make_agent
@@ -163,7 +189,7 @@ def run(argv: Sequence[str]) -> int:
         if not extra.resume:
             doctor.look_first(config.env, config, listeners.screen.say)
         listeners.say_what()
-        step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper).step
+        step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper, head=head).step
     return _report(folder, config, extra, step, stopper.signal if step < config.steps else 0)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from aimrl.config import Config
 from aimrl.envs import guard
 from aimrl.envs.goals import GoalTask
-from aimrl.envs.vector import EnvLike, StepResult, VectorGoalEnv, make, make_single, resolve_backend
+from aimrl.envs.vector import EnvLike, StepResult, VectorGoalEnv, make, make_single, resolve_backend, well_known
 from aimrl.types import Backend, UserError
 
 Level = Literal["ok", "warn", "error"]
@@ -71,7 +71,9 @@ def diagnose(
 
 
 def look_first(env: EnvLike, c: Config, say: Callable[..., None]) -> None:
-    """The quick look before training: errors end it, warnings are told."""
+    """The quick look before training at what nobody has looked at yet: errors end it, warnings are told."""
+    if well_known(env, c.backend, c.horizon or None):
+        return
     for finding in diagnose(env, c.backend, quick=True, horizon=c.horizon or None, timeout_s=c.env_timeout):
         text = finding.what + (f": {finding.advice}" if finding.advice else "")
         if finding.level == "error":

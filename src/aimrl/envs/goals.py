@@ -42,6 +42,11 @@ class Never:
         return xp.zeros(achieved.shape[:-1], dtype=bool)
 
 
+def unexplained(task: GoalTask, ended: np.ndarray, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    """Which of the episodes that an environment ended for good its own rule doesn't foresee."""
+    return ended & ~np.asarray(task.terminated(achieved, desired), bool) if ended.any() else ended
+
+
 @dataclass(frozen=True)
 class Distance:
     """‖achieved − goal‖₂."""

@@ -28,11 +28,6 @@ def make_ends(task: GoalTask) -> Callable | None:
     return task.terminated if task.jittable else lambda achieved, goal: host(achieved, goal)[0]
 
 
-def unexplained(task: GoalTask, ended: np.ndarray, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-    """Which of the episodes that an environment ended for good its own rule doesn't foresee."""
-    return ended & ~np.asarray(task.terminated(achieved, desired), bool) if ended.any() else ended
-
-
 def _on_host(*functions: tuple[GoalFunction, Any]) -> Callable:
     """Functions of (achieved, goal) that only Python can answer, each with the type of its answers, inside a compiled program."""
 

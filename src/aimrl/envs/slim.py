@@ -1,10 +1,14 @@
-"""EnvPool without the families that nobody asked for: importing it loads all of them, and with one of those all of Matplotlib."""
+"""Packages without the parts that nobody asked for.
+
+Importing EnvPool loads all of its families, with one of those all of Matplotlib, and with any of them JAX, for a face that isn't used here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -53,3 +57,23 @@ def envpool() -> Any:
         for name in finder.left_empty:  # whoever asks for it next gets the real one
             sys.modules.pop(name, None)
     return importlib.import_module("envpool")
+
+
+@contextlib.contextmanager
+def without(package: str) -> Iterator[None]:
+    """As if a package were not installed, unless it is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # pyright: ignore[reportArgumentType]  what Python itself takes for "not to be found"
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
+@contextlib.contextmanager
+def family() -> Iterator[None]:
+    """Around loading a family of EnvPool's: without JAX, unless that is there already, when whoever loaded it may want both together."""
+    with contextlib.nullcontext() if "jax" in sys.modules else without(f"{NAME}.python.lax"):
+        yield

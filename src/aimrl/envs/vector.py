@@ -18,15 +18,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing import connection
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from aimrl.envs import guard, slim
+from aimrl.envs.ahead import Ahead
 from aimrl.envs.goals import GoalTask, known_task, task_of
 from aimrl.envs.guard import GoalObs
 from aimrl.types import BACKENDS, Backend, EnvTrouble, GoalSpec, UserError, cores, nearest
@@ -129,6 +130,12 @@ class VectorGoalEnv:
         self._obs = GoalObs(*(x.copy() for x in result.obs))
         return result
 
+    def run_ahead(self, actions: Iterable[np.ndarray]) -> VectorGoalEnv:
+        """This, already simulating these actions (float32, in [−1, 1]) in the background; they should be the first that are asked for."""
+        assert isinstance(self._simulators, _EnvPool), "only simulators that can be made again"
+        self._simulators = Ahead(self._simulators.new, self.num_envs, actions)
+        return self
+
     def outliving_task(self) -> GoalTask:
         """The task, for use after this is closed: the environment that answers for it stays open."""
         self._judging = None
@@ -204,7 +211,7 @@ def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None
     if backend == "gym":
         return "gym"
     installed = importlib.util.find_spec("envpool") is not None
-    faithful = isinstance(env, str) and _runs_in_envpool(env)
+    faithful = isinstance(env, str) and runs_in_envpool(env)
     if backend == "auto":
         return "envpool" if installed and faithful and horizon is None and not _someones_own(env) else "gym"
     if not installed:
@@ -216,6 +223,11 @@ def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None
     if horizon is not None:
         raise UserError("EnvPool's time limits are fixed: leave horizon out, or use backend 'gym'")
     return "envpool"
+
+
+def well_known(env: EnvLike, backend: Backend = "auto", horizon: int | None = None) -> bool:
+    """Is this a task that the tests compare with gymnasium-robotics', in the release of EnvPool that they ran on?"""
+    return resolve_backend(env, backend, horizon) == "envpool" and importlib.metadata.version("envpool") in ENVPOOL_MUJOCO
 
 
 def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | None = None) -> Any:
@@ -264,7 +276,8 @@ def _threads() -> int:
 # --- EnvPool ------------------------------------------------------------------------------------------------------------------------
 
 
-def _runs_in_envpool(env_id: str) -> bool:
+def runs_in_envpool(env_id: str) -> bool:
+    """Is this a name that EnvPool gives to what gymnasium-robotics means by it?"""
     family, _, version = env_id.rpartition("-")
     return any(family.startswith(prefix) and version == wanted for prefix, wanted in ENVPOOL_VERSIONS.items())
 
@@ -279,8 +292,16 @@ def _someones_own(env_id: str) -> bool:
 class _EnvPool:
     """EnvPool's own rule is to reset on the step after the last, paying reward 0; an explicit reset in between means it never does."""
 
-    def __init__(self, pool: Any, num_envs: int) -> None:
-        self._pool, self._num_envs = pool, num_envs
+    def __init__(self, make_pool: Callable[[], Any], num_envs: int) -> None:
+        self._make_pool, self._num_envs = make_pool, num_envs
+
+    def new(self) -> _EnvPool:
+        return _EnvPool(self._make_pool, self._num_envs)
+
+    @cached_property
+    def _pool(self) -> Any:
+        """Made when first asked for: whoever only wants to know the task needs no simulators."""
+        return self._make_pool()
 
     def reset(self, ids: np.ndarray) -> tuple[GoalObs, dict[int, str]]:
         obs, info = self._pool.reset(ids.astype(np.int32))
@@ -294,7 +315,8 @@ class _EnvPool:
         return StepResult(_goal_obs(obs, order), reward[order].astype(np.float32), *ended), {}
 
     def close(self) -> None:
-        self._pool.close()
+        if "_pool" in vars(self):
+            self._pool.close()
 
 
 def _goal_obs(obs: dict[str, np.ndarray], order: np.ndarray) -> GoalObs:
@@ -304,20 +326,23 @@ def _goal_obs(obs: dict[str, np.ndarray], order: np.ndarray) -> GoalObs:
 def _make_envpool(env_id: str, num_envs: int, seed: int, threads: int | None) -> VectorGoalEnv:
     envpool = slim.envpool()
     if env_id not in envpool.list_all_envs():
-        raise UserError(nearest(env_id, [i for i in envpool.list_all_envs() if _runs_in_envpool(i)], "environment"))
+        raise UserError(nearest(env_id, [i for i in envpool.list_all_envs() if runs_in_envpool(i)], "environment"))
     workers = min(num_envs, threads or _threads())
     base = next(({"initial_slide0": x} for task, x in ENVPOOL_FETCH_BASE.items() if env_id.startswith(task)), {})
-    pool = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=workers, env_seed=seeds_for(seed, num_envs), **base)
-    task = known_task(pool.config, env_id)
+    how = {"num_envs": num_envs, "num_threads": workers, "env_seed": seeds_for(seed, num_envs)} | base
+    with slim.family():
+        described = envpool.make_spec(env_id, **how)
+    config, space, actions = described.config._asdict(), described.gymnasium_observation_space, described.gymnasium_action_space
+    task = known_task(config, env_id)
     if task is None:
         raise UserError(f"EnvPool's {env_id} has no goal rule that aimrl knows: use backend 'gym'")
-    space = pool.observation_space
     obs_dim, goal_dim = (int(np.prod(space[key].shape)) for key in ("observation", "desired_goal"))
-    action_dim, horizon = int(np.prod(pool.action_space.shape)), int(pool.config["max_episode_steps"])
-    spec = GoalSpec(obs_dim, goal_dim, action_dim, horizon, env_id=env_id, action_space=pool.action_space)
+    action_dim, horizon = int(np.prod(actions.shape)), int(config["max_episode_steps"])
+    spec = GoalSpec(obs_dim, goal_dim, action_dim, horizon, env_id=env_id, action_space=actions)
     version = importlib.metadata.version("envpool")
     versions = {"envpool": version, "mujoco": ENVPOOL_MUJOCO.get(version, f"embedded in EnvPool {version}")}
-    return VectorGoalEnv(_EnvPool(pool, num_envs), spec, task, num_envs, "envpool", versions)
+    simulators = _EnvPool(partial(envpool.make_gymnasium, env_id, **how), num_envs)
+    return VectorGoalEnv(simulators, spec, task, num_envs, "envpool", versions)
 
 
 # --- Gymnasium ----------------------------------------------------------------------------------------------------------------------
