@@ -153,12 +153,11 @@ def _guessed(argv: Sequence[str]) -> Config | None:
         return None
     from aimrl.envs import vector
 
-    words, numbers = ("preset", "reward", "agent", "backend"), ("seed", "num-envs", "learning-starts", "round-steps", "horizon")
-    typed = {name: value for name in words + numbers if (value := options.typed_value(argv, f"--{name}")) is not None}
-    values: dict[str, Any] = {name.replace("-", "_"): value for name, value in typed.items()}
+    numbers = ("seed", "num_envs", "learning_starts", "round_steps", "horizon")
+    asked = {name: options.typed_value(argv, f"--{name.replace('_', '-')}") for name in ("preset", "reward", "agent", "backend", *numbers)}
     try:
-        values |= {name: int(values[name]) for name in (n.replace("-", "_") for n in numbers) if name in values}
-        return make_config(next(word for word in argv if vector.runs_in_envpool(word)), **values)
+        typed: dict[str, Any] = {name: int(value) if name in numbers else value for name, value in asked.items() if value is not None}
+        return make_config(next(word for word in argv if vector.runs_in_envpool(word)), **typed)
     except (StopIteration, UserError, ValueError):
         return None
 
