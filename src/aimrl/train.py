@@ -148,9 +148,19 @@ class Round(eqx.Module):
 class Run:
     """A trained (or training) policy with its folder."""
 
-    def __init__(self, folder: Path, config: Config, spec: GoalSpec, round_: Round, brain: Brain, step: int, env: Any = None):
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        spec: GoalSpec,
+        round_: Round,
+        brain: Brain,
+        step: int,
+        env: Any = None,
+        act: Callable | None = None,
+    ):
         self.folder, self.config, self.spec, self.step, self._env = folder, config, spec, step, env
-        self.brain, self._act, self.round = brain, eqx.filter_jit(round_.act), round_
+        self.brain, self._act, self.round = brain, act or compiled_policy(round_), round_
 
     def policy(self, obs: Any, goal: Any = None) -> np.ndarray:
         """The best action for a goal observation (a dictionary, or observation and goal), one or a batch, as the environment takes it."""
@@ -175,6 +185,11 @@ class Run:
         fast = vector.resolve_backend(source, c.backend, c.horizon or None) == "envpool"
         n = min(episodes, 20 if fast else c.num_envs)
         return make_env(c, self._env, n, env_seed(c.seed, "eval"))
+
+
+def compiled_policy(round_: Round) -> Callable[[Brain, AnyArray, AnyArray], Array]:
+    """(brain, obs, goal) → the best actions: one program for a policy in training and for one that was loaded, to the last bit."""
+    return jax.jit(lambda brain, obs, goal: round_.act(brain, obs, goal))
 
 
 Listener = Callable[[str, dict[str, Any]], None]
@@ -256,6 +271,7 @@ class Trainer:
         options = programs.quickly_compiled(c.precision)
         jit = partial(jax.jit, compiler_options=options)
         self.explore = jit(lambda *x: self.round.explore(*x))
+        self.best = compiled_policy(self.round)
         self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
         # One program instead of a hundred small ones; it runs once, so it isn't polished.
         begin = jax.jit(lambda: fresh(c, spec, self.round), compiler_options={"xla_backend_optimization_level": 0})
@@ -434,7 +450,7 @@ class Trainer:
         return self.wall
 
     def as_run(self) -> Run:
-        return Run(self.folder, self.config, self.spec, self.round, self.brain, self.step, self.env)
+        return Run(self.folder, self.config, self.spec, self.round, self.brain, self.step, self.env, self.best)
 
     # --- checkpoints ---------------------------------------------------------------------------------------------------------------------
 
