@@ -1,4 +1,4 @@
-"""Minutes until FetchPush-v4 is held at the end of 90 of 100 episodes: aimrl's preset `fast` with AIM alone, Stable-Baselines3 and SBX.
+"""Minutes until a task is held at the end of 90 of 100 episodes: aimrl's preset `fast` with AIM alone, Stable-Baselines3 and SBX.
 
     python benchmarks/solve.py --minutes 60 > results/speed/solve.json
     python benchmarks/solve.py --who aimrl --env FetchPickAndPlace-v4 --held 0.8 --minutes 40
@@ -116,7 +116,7 @@ def peer(package: str, settings: str, task: str, solved: float, minutes: float, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Minutes until a task is held in 90 of 100 episodes")
+    parser = argparse.ArgumentParser(description="Minutes until a task is held in 90 of 100 episodes, or in the share that --held says")
     parser.add_argument("--env", default="FetchPush-v4", help="the task; the peers' settings are those for Fetch")
     parser.add_argument("--held", type=float, default=0.9, help="the share of episodes that ends the race")
     parser.add_argument("--minutes", type=float, default=60.0, help="of training, each")

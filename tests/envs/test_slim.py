@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 LOOK = """
 import json, sys
 from aimrl.envs import slim
@@ -46,3 +48,13 @@ def test_a_version_that_cannot_be_read_like_that_is_imported_whole(tmp_path):
 
 def test_one_that_was_imported_before_is_left_as_it_is():
     assert python("import envpool; from aimrl.envs import slim; print('true' if slim.envpool() is envpool else 'false')")
+
+
+@pytest.mark.parametrize("jax_first", [False, True])
+def test_envpools_face_for_jax_is_left_out_only_where_jax_is_not_loaded(jax_first):
+    load = "import json, sys, jax" if jax_first else "import json, sys"
+    make = "from aimrl.envs import vector; vector.make('FetchReach-v4', 1, 0).reset()"
+    assert python(f"{load}\n{make}\nprint(json.dumps(['jax' in sys.modules, 'envpool.python.lax' in sys.modules]))") == [
+        jax_first,
+        jax_first,
+    ]
