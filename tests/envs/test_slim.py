@@ -54,7 +54,5 @@ def test_one_that_was_imported_before_is_left_as_it_is():
 def test_envpools_face_for_jax_is_left_out_only_where_jax_is_not_loaded(jax_first):
     load = "import json, sys, jax" if jax_first else "import json, sys"
     make = "from aimrl.envs import vector; vector.make('FetchReach-v4', 1, 0).reset()"
-    assert python(f"{load}\n{make}\nprint(json.dumps(['jax' in sys.modules, 'envpool.python.lax' in sys.modules]))") == [
-        jax_first,
-        jax_first,
-    ]
+    loaded = python(f"{load}\n{make}\nprint(json.dumps([name in sys.modules for name in ('jax', 'envpool.python.lax')]))")
+    assert loaded == [jax_first, jax_first]

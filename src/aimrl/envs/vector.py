@@ -226,7 +226,7 @@ def resolve_backend(env: EnvLike, backend: Backend = "auto", horizon: int | None
 
 
 def well_known(env: EnvLike, backend: Backend = "auto", horizon: int | None = None) -> bool:
-    """Is this a task that the tests compare with gymnasium-robotics', in the release of EnvPool that they ran on?"""
+    """Is this of a family whose rules the tests hold to gymnasium-robotics', in the release of EnvPool that they ran on?"""
     return resolve_backend(env, backend, horizon) == "envpool" and importlib.metadata.version("envpool") in ENVPOOL_MUJOCO
 
 
