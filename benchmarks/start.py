@@ -46,6 +46,9 @@ def once(env: str, folder: str) -> None:
                 launched = time.time() - began
                 jax.block_until_ready(out)
                 print(json.dumps({"launched": launched, "round": time.time() - began}), flush=True)
+                for thread in threading.enumerate():
+                    if thread.name.startswith("beside"):  # writes what was compiled, for the next start
+                        thread.join()
                 os._exit(0)
 
             return timed if f.__name__ == "learn" else early

@@ -1,9 +1,13 @@
 """Programs that are compiled while something else goes on, and what is kept of them for the next process."""
 
 import gc
+import json
+import os
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +17,7 @@ import pytest
 from problems import point_goal
 from small_runs import assert_same_run, config
 
-from aimrl import agents, nn, programs, rewards
+from aimrl import agents, cli, nn, programs, rewards
 from aimrl.envs import vector
 from aimrl.envs.goals import GoalTask, Near, Never, Sparse
 from aimrl.rewards.aim import AIM
@@ -24,7 +28,14 @@ from aimrl.train import _ROOMS, make_round, train
 def kept(tmp_path, monkeypatch):
     """An empty folder for what is kept."""
     monkeypatch.setattr(programs, "cache_folder", lambda: tmp_path / "cache")
-    return tmp_path / "cache" / "traced"
+    return tmp_path / "cache" / "compiled"
+
+
+def finished() -> None:
+    """Wait for what goes on in the background: programs being compiled and written."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("beside"):
+            thread.join()
 
 
 class Doubler:
@@ -40,7 +51,8 @@ class Doubler:
 
 
 def answer(early: programs.Step) -> tuple[list[float], float, float]:
-    state, numbers = early({"x": jnp.array([1.0, 2.0, 5.0])}, jnp.float32(1.0))
+    state, numbers = early({"x": jnp.array([1.0, 2.0, 5.0])}, np.float32(1.0))
+    finished()
     return np.asarray(state["x"]).tolist(), float(numbers["sum"]), float(numbers["added"])
 
 
@@ -82,9 +94,7 @@ def test_the_state_is_given_up(key):
 
 
 def test_garbage_is_not_looked_for_while_a_program_is_traced_and_is_again_afterwards():
-    for thread in threading.enumerate():
-        if thread.name.startswith("beside"):  # of a test before this one, whose programs nobody waited for
-            thread.join()
+    finished()  # also what a test before this one began
     looked = []
     early = programs.compile_early(lambda x: (looked.append(gc.isenabled()) or x, {}), jnp.zeros(2))
     early(jnp.ones(2))
@@ -97,7 +107,7 @@ def test_garbage_is_not_looked_for_while_a_program_is_traced_and_is_again_afterw
 def test_a_kept_program_is_not_traced_again_and_answers_the_same(kept):
     first, second = Doubler(), Doubler()
     assert answer(start(first, "a")) == RIGHT
-    assert [p.name for p in kept.iterdir()] == ["a"]
+    assert len(list(kept.iterdir())) == 1
     assert answer(start(second, "a")) == RIGHT
     assert second.by == []
     assert answer(start(second, "b")) == RIGHT
@@ -107,8 +117,8 @@ def test_a_kept_program_is_not_traced_again_and_answers_the_same(kept):
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b[:40] + bytes([b[40] ^ 1]) + b[41:], lambda b: b * 2])
 def test_a_damaged_file_is_traced_anew_and_mended(kept, damage):
     answer(start(Doubler(), "a"))
-    whole = (kept / "a").read_bytes()
-    (kept / "a").write_bytes(damage(whole))
+    (file,) = kept.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
     again = Doubler()
     assert answer(start(again, "a")) == RIGHT
     assert len(again.by) == 1
@@ -117,8 +127,9 @@ def test_a_damaged_file_is_traced_anew_and_mended(kept, damage):
 
 
 def test_bytes_with_the_right_digest_that_are_no_program_are_traced_anew(kept):
-    kept.mkdir(parents=True)
-    (kept / "a").write_bytes(programs._packed(["sum", "added"], b"not a program"))
+    answer(start(Doubler(), "a"))
+    (file,) = kept.iterdir()
+    file.write_bytes(programs._packed(["sum", "added"], b"not a program"))
     assert answer(start(Doubler(), "a")) == RIGHT
 
 
@@ -139,6 +150,109 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(kept, monkeypatch):
     assert list(kept.iterdir()) == []
 
 
+def test_a_kept_program_that_was_lost_is_kept_again_and_runs(kept, tmp_path, monkeypatch):
+    """What JAX loads from its own cache it writes without its code: such a copy failed when it was run."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        for _ in range(2):
+            assert answer(start(Doubler(), "a")) == RIGHT
+            (file,) = kept.iterdir()
+            file.rename(tmp_path / "lost")
+        (tmp_path / "lost").rename(file)
+        f = Doubler()
+        assert answer(start(f, "a")) == RIGHT
+        assert f.by == []
+    finally:
+        programs.use_compilation_cache()
+    assert not list(Path(jax.config.values["jax_compilation_cache_dir"]).glob("jit_kept_*")), "a copy that nobody will ask for"
+
+
+def test_another_users_program_is_not_run(kept, monkeypatch):
+    answer(start(Doubler(), "a"))
+    me = os.getuid()
+    monkeypatch.setattr(programs.os, "getuid", lambda: me + 1)
+    f = Doubler()
+    assert answer(start(f, "a")) == RIGHT
+    assert len(f.by) == 1
+
+
+def test_compiled_code_is_for_one_kind_of_processor_number_of_cores_and_options(monkeypatch):
+    files = {programs._here("a", options) for options in (None, {"xla_a": 1}, {"xla_a": 0})}
+    files.add(programs._here("b", None))
+    monkeypatch.setattr(programs, "cores", lambda: 1_000)
+    files.add(programs._here("a", None))
+    monkeypatch.setattr(programs, "processor", lambda: {"flags": "sse9"})
+    files.add(programs._here("a", None))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_something")
+    files.add(programs._here("a", None))
+    assert len(files) == 7
+
+
+def test_the_programs_asked_for_last_are_kept(kept, monkeypatch):
+    monkeypatch.setattr(programs, "_KEPT", 2)
+    began = time.time() - 100
+    for i, key in enumerate(["a", "b", "a", "c"]):
+        answer(start(Doubler(), key))
+        os.utime(kept / programs._here(key, None), (began + i, began + i))  # clocks of file systems are coarse
+    assert {p.name for p in kept.iterdir()} == {programs._here(key, None) for key in "ac"}
+
+
+def test_a_program_that_makes_something_else_leaves_its_arguments(kept):
+    makes = (jax.ShapeDtypeStruct((2, 3), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32))
+    for _ in range(2):  # compiled and kept
+        early = programs.compile_early(lambda x: ((jnp.stack([x, x]), x.sum()), {}), jnp.zeros(3), key="a", makes=makes)
+        x = jnp.array([1.0, 2.0, 4.0])
+        (twice, total), numbers = early(x)
+        finished()
+        assert (np.asarray(twice).tolist(), float(total), numbers) == ([[1.0, 2.0, 4.0]] * 2, 7.0, {})
+        assert not x.is_deleted()
+
+
+def expecting(what: str, keys: str, f: Any) -> programs.Expected:
+    """A process that asks for what, and then for the programs of these keys."""
+    expected = programs.Expected(what)
+    for key in keys:
+        early = programs.compile_early(f, {"x": jnp.arange(3.0)}, np.float32(0.0), key=key, expected=expected)
+        assert answer(early) == RIGHT
+    expected.note()
+    return expected
+
+
+def test_what_was_needed_last_time_is_loaded_before_it_is_asked_for(kept, monkeypatch):
+    expecting("this", "ab", Doubler())
+    loads = []
+    load = programs._load
+    monkeypatch.setattr(programs, "_load", lambda file: loads.append(threading.current_thread()) or load(file))
+    programs.Expected("that")
+    assert loads == []
+    programs.Expected("this")
+    finished()
+    assert len(loads) == 2
+    assert threading.current_thread() not in loads
+    f = Doubler()
+    expecting("this", "ab", f)
+    assert (f.by, len(loads)) == ([], 4), "each program once a process"
+
+
+def test_a_wrong_guess_is_no_harm_and_not_made_twice(kept):
+    f = Doubler()
+    for keys, known in (("ab", ""), ("c", "ab"), ("c", "c")):
+        expected = programs.Expected("this")
+        assert sorted(expected._loading) == sorted(programs._here(key, None) for key in known)
+        expecting("this", keys, f)
+    assert len(f.by) == 3
+
+
+@pytest.mark.parametrize("text", ["", "../../etc/passwd", "x" * 64, "\0", b"\xff\xfe", "0" * 64])
+def test_a_note_that_says_nothing_is_not_followed(kept, text):
+    expecting("this", "a", Doubler())
+    (note,) = (kept.parent / "expected").iterdir()
+    note.write_bytes(text if isinstance(text, bytes) else text.encode())
+    f = Doubler()
+    expecting("this", "a", f)
+    assert f.by == []
+
+
 def test_what_calls_python_is_not_kept_but_works(kept):
     def f(state, add):
         x = jax.pure_callback(lambda x: 2 * np.asarray(x), jax.ShapeDtypeStruct((3,), np.float32), state["x"]) + add
@@ -154,7 +268,7 @@ STATE = {"x": jax.ShapeDtypeStruct((3,), jnp.float32)}
 
 
 def key(made_of: Any = 1, rooms: tuple[str, ...] = (), state: Any = STATE) -> str | None:
-    return programs.key_of(made_of, rooms, state)
+    return programs.key_of(made_of, programs.code_of(rooms), state)
 
 
 def test_equal_settings_have_one_key_and_different_ones_have_others():
@@ -230,7 +344,7 @@ def test_the_key_of_a_round_is_the_same_in_every_process():
         "from aimrl.envs.goals import GoalTask, Near, Never, Sparse\n"
         "near = Near(0.05); task = GoalTask(Sparse(near), near, Never(), False, True, True)\n"
         "c = make_config('x', steps=2_000); spec = GoalSpec(5, 3, 2, 10); r = make_round(c, spec, task)\n"
-        "print(programs.key_of(r, _ROOMS, *jax.eval_shape(lambda: fresh(c, spec, r))))"
+        "print(programs.key_of(r, programs.code_of(_ROOMS), *jax.eval_shape(lambda: fresh(c, spec, r, jax.random.PRNGKey(0)))))"
     )
     printed = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in range(2)}
     assert len(printed) == 1
@@ -244,15 +358,31 @@ def test_a_round_whose_task_only_python_can_judge_has_no_key():
     theirs = GoalTask(lambda a, g: 0.0, near, Never(), False, False, True)
     with vector.make(point_goal, 1, 0) as env:
         spec = env.spec
-    assert programs.key_of(make_round(c, spec, plain), _ROOMS) is not None
-    assert programs.key_of(make_round(c, spec, theirs), _ROOMS) is None
+    code = programs.code_of(_ROOMS)
+    assert programs.key_of(make_round(c, spec, plain), code) is not None
+    assert programs.key_of(make_round(c, spec, theirs), code) is None
+
+
+def test_the_command_expects_the_programs_of_the_same_words_whatever_the_seed_and_folder(kept, tmp_path, monkeypatch):
+    words = ["train", "FetchReach-v4", "--steps", "400", "--learning-starts", "200", "--eval-episodes", "2", "--quiet"]
+    assert cli.main([*words, "--seed", "1", "--out", str(tmp_path / "1")]) == 0
+    finished()
+    monkeypatch.setattr(jax.stages.Traced, "lower", lambda *_, **__: pytest.fail("traced again"))
+    taken: list[bool] = []
+    take = programs.Expected.take
+    monkeypatch.setattr(programs.Expected, "take", lambda self, name: taken.append(name in self._loading) or take(self, name))
+    assert cli.main([*words, f"--out={tmp_path / '2'}", "--seed=2"]) == 0
+    assert taken == [True] * 3  # the updates, storing episodes, beginning
+    evaluated = [json.loads((tmp_path / name / "evals.jsonl").read_text().splitlines()[-1]) for name in "12"]
+    assert evaluated[0]["return"] != evaluated[1]["return"], "another seed is another run"
 
 
 def test_a_run_from_kept_programs_is_the_run_that_traced_them(kept, tmp_path, monkeypatch):
     c = config()
     train(c, tmp_path / "traced", env="FetchReach-v4")
-    assert len(list(kept.iterdir())) == 2  # the updates, and storing episodes
-    monkeypatch.setattr(programs.export, "export", lambda *_: pytest.fail("traced again"))
+    finished()
+    assert len(list(kept.iterdir())) == 3  # beginning, the updates, and storing episodes
+    monkeypatch.setattr(jax.stages.Traced, "lower", lambda *_, **__: pytest.fail("traced again"))
     train(c, tmp_path / "again", env="FetchReach-v4")
     assert_same_run(tmp_path / "traced", tmp_path / "again", c.steps)
 

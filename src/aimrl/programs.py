@@ -1,4 +1,4 @@
-"""Compiled programs: the compiler's options, getting one ready in the background, and keeping what was traced for the next process."""
+"""Compiled programs: the compiler's options, getting one ready in the background, and keeping it for the next process."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import types
+import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
+from jax.extend.backend import get_backend
 from jaxtyping import PyTree
 
-from aimrl.types import Precision, cores
+from aimrl.types import Precision, cores, processor
 
 
 def cache_folder() -> Path:
@@ -70,32 +74,56 @@ def _known(options: dict[str, Any]) -> bool:
 Step = Callable[..., tuple[Any, dict[str, Any]]]  # (state, …) → the next state, which has the same structure, and numbers by name
 
 
-def compile_early(f: Step, *args: PyTree, options: dict[str, Any] | None = None, key: str | None = None) -> Step:
-    """f for arguments like these, being compiled in the background; the first call waits for what is left of that. The state is donated.
+def compile_early(
+    f: Step,
+    *args: PyTree,
+    options: dict[str, Any] | None = None,
+    key: str | None = None,
+    makes: PyTree | None = None,
+    expected: Expected | None = None,
+) -> Step:
+    """f for arguments like these, being compiled in the background; the first call waits for what is left of that.
 
-    Under a `key`, what was traced is kept on disk, and neither this process nor the next traces it again.
+    The state is donated, unless f makes something else: something like `makes`. Under a `key`, which must say what f does, the program is
+    kept on disk, and the next process neither traces nor compiles it, nor waits for what it had `expected`.
     """
     shapes = jax.eval_shape(lambda *x: x, *args)
     leaves, structure = jax.tree.flatten(shapes)
-    of_state = jax.tree.structure(shapes[0])
+    of_state = jax.tree.structure(shapes[0] if makes is None else makes)
     n = of_state.num_leaves
+    donated = tuple(range(n)) if makes is None else ()
     names: list[str] = []
+    file = None if key is None else _kept_in() / _here(key, options)
+    loading = None if file is None or expected is None else expected.take(file.name)
 
     def flat(*x: Any) -> list[Any]:
         state, numbers = f(*jax.tree.unflatten(structure, x))
         names[:] = numbers
         return [*jax.tree.leaves(state), *numbers.values()]
 
-    def compiled_program() -> Any:
+    def get_ready() -> _Program:
+        kept = loading.result() if loading is not None else None if file is None else _load(file)
+        if kept is not None:
+            names[:], loaded = kept
+            return loaded
+        if file is not None:
+            flat.__name__ = f"kept_{uuid.uuid4().hex}"  # found in no cache of JAX's: what comes from there can't be written again
         with garbage_waits():
-            traced = flat if key is None else _kept(flat, names, leaves, cache_folder() / "traced" / key)
-            return jax.jit(traced, donate_argnums=tuple(range(n)), compiler_options=options).lower(*leaves).compile()
+            jitted = jax.jit(flat, donate_argnums=donated, keep_unused=True, compiler_options=options)
+            return _Compiled(jitted.lower(*leaves).compile())
+
+    def keep(ready: Future[_Program]) -> None:
+        """After whoever waited was served."""
+        if file is not None and ready.exception() is None:
+            ready.result().keep(file, names)
+            _forget(f"jit_{flat.__name__}")
 
     def call(*x: PyTree) -> tuple[Any, dict[str, Any]]:
-        out = compiled.result()(*jax.tree.leaves(x))
+        out = ready.result()(jax.tree.leaves(x))
         return jax.tree.unflatten(of_state, out[:n]), dict(zip(names, out[n:]))
 
-    compiled = beside(compiled_program)
+    ready = beside(get_ready)
+    ready.add_done_callback(keep)
     return call
 
 
@@ -122,56 +150,150 @@ def garbage_waits() -> Iterator[None]:
 # --- kept for the next process -----------------------------------------------------------------------------------------------------------
 
 
-def _kept(flat: Callable[..., Any], names: list[str], leaves: list[Any], file: Path) -> Callable[..., Any]:
-    """What `flat` traces to, from the file or, where that is missing or damaged, traced now and written there.
+_KEPT = 100  # programs at most, a third of a megabyte each; the one not asked for the longest goes first
 
-    A program just traced takes the way through the file's bytes, too: both are compiled from the same text.
+
+class _Program(Protocol):
+    """Takes and returns flat lists of arrays."""
+
+    def __call__(self, x: list[Any], /) -> list[Any]: ...
+
+    def keep(self, file: Path, names: list[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """Compiled by this process."""
+
+    program: jax.stages.Compiled
+
+    def __call__(self, x: list[Any], /) -> list[Any]:
+        return self.program(*x)
+
+    def keep(self, file: Path, names: list[str]) -> None:
+        """Write it, unless it calls Python, which lives in this process alone. Where that fails, the next start takes seconds more."""
+        part = file.with_name(f"{file.name}.{os.getpid()}")
+        with contextlib.suppress(OSError, jax.errors.JaxRuntimeError, AttributeError):  # not every backend can
+            executable = self.program.runtime_executable()
+            if executable is None or _CALLS_BACK.search(self.program.as_text() or ""):
+                return
+            data = _packed(names, executable.serialize())
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                part.write_bytes(data)
+                os.replace(part, file)
+            finally:
+                part.unlink(missing_ok=True)
+            for old in sorted(file.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-_KEPT]:
+                old.unlink(missing_ok=True)
+
+
+_CALLS_BACK = re.compile(r'custom_call_target="[^"]*callback')
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Compiled by an earlier process."""
+
+    executable: Any
+
+    def __call__(self, x: list[Any], /) -> list[Any]:
+        return self.executable.execute([v if isinstance(v, jax.Array) else jax.device_put(v) for v in x])
+
+    def keep(self, file: Path, names: list[str]) -> None:
+        """It is; so it isn't thrown away before others."""
+        with contextlib.suppress(OSError):
+            os.utime(file)
+
+
+class Expected:
+    """The programs that were needed the last time somebody asked for this, being loaded before anyone asks.
+
+    A wrong guess costs a moment of an idle core.
     """
+
+    def __init__(self, what: str) -> None:
+        self._note = cache_folder() / "expected" / hashlib.sha256(what.encode()).hexdigest()
+        self._noted: list[str] = []
+        with contextlib.suppress(OSError, ValueError):
+            self._noted = [name for name in self._note.read_text().split() if re.fullmatch("[0-9a-f]{64}", name)][:8]
+        self._loading = {name: beside(functools.partial(_load, _kept_in() / name)) for name in self._noted}
+        self._taken: list[str] = []
+
+    def take(self, name: str) -> Future[tuple[list[str], _Loaded] | None] | None:
+        self._taken.append(name)
+        return self._loading.pop(name, None)
+
+    def note(self) -> None:
+        """What was taken is expected next time."""
+        self._loading = {}
+        if sorted(self._taken) != sorted(self._noted):
+            with contextlib.suppress(OSError):
+                self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._note.write_text("\n".join(self._taken))
+
+
+def _kept_in() -> Path:
+    return cache_folder() / "compiled"
+
+
+def _load(file: Path) -> tuple[list[str], _Loaded] | None:
+    """The program in the file with its numbers' names; None if it is missing, damaged, another user's, or not for this JAX."""
     with contextlib.suppress(Exception):
-        names[:], program = _unpacked(file.read_bytes())
-        return export.deserialize(program).call
-    try:
-        program = bytes(export.export(jax.jit(flat))(*leaves).serialize())
-    except (ValueError, NotImplementedError):  # it calls Python, or code of this machine alone
-        return flat
-    part = file.with_name(f"{file.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # a full or forbidden disk costs the next start a second
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_bytes(_packed(names, program))
-            os.replace(part, file)
-        finally:
-            part.unlink(missing_ok=True)
-    return export.deserialize(bytearray(program)).call
+        if not hasattr(os, "getuid") or file.stat().st_uid == os.getuid():  # it will be run
+            names, program = _unpacked(file.read_bytes())
+            return names, _Loaded(get_backend().deserialize_executable(program, (_device(),)))
+    return None
+
+
+def _forget(module: str) -> None:
+    """JAX's own copy of a program that nobody will ask it for."""
+    with contextlib.suppress(OSError):
+        for copy in Path(jax.config.values["jax_compilation_cache_dir"] or "").glob(f"{module}-*"):
+            copy.unlink(missing_ok=True)
+
+
+def _device() -> Any:
+    return jax.config.values["jax_default_device"] or jax.local_devices()[0]
+
+
+def _here(key: str, options: dict[str, Any] | None) -> str:
+    """The file of a program's key: where machines share a home, or a run has fewer cores, compiled code is another."""
+    chip = processor().get("flags") or processor().get("Features") or platform.node()
+    where = (platform.machine(), chip, cores(), _device().device_kind, os.environ.get("XLA_FLAGS"), sorted((options or {}).items()))
+    return hashlib.sha256(f"{key} {where}".encode()).hexdigest()
 
 
 def _packed(names: list[str], program: bytes) -> bytes:
-    body = json.dumps(names).encode() + b"\n" + program
+    body = zlib.compress(json.dumps(names).encode() + b"\n" + program, 1)
     return hashlib.sha256(body).digest() + body
 
 
-def _unpacked(data: bytes) -> tuple[list[str], bytearray]:
+def _unpacked(data: bytes) -> tuple[list[str], bytes]:
     digest, body = data[:32], data[32:]
     if hashlib.sha256(body).digest() != digest:
         raise ValueError("damaged")
-    names, _, program = body.partition(b"\n")
-    return json.loads(names), bytearray(program)
+    names, _, program = zlib.decompress(body).partition(b"\n")
+    return json.loads(names), program
 
 
-def key_of(made_of: Any, rooms: Iterable[str], *args: PyTree) -> str | None:
-    """A name for the program that these rooms' code traces from these settings for such arguments; None if the settings aren't plain.
-
-    It holds the code as it is loaded, so that a function replaced at run time is another program.
-    """
+def key_of(made_of: Any, code: str, *args: PyTree) -> str | None:
+    """A name for the program that this code traces from these settings for such arguments; None if the settings aren't plain."""
     leaves, structure = jax.tree.flatten(jax.eval_shape(lambda *x: x, *args))
     packages = [f"{name} {metadata.version(name)}" for name in ("jax", "jaxlib", "equinox", "optax", "numpy")]
     where = [platform.python_version(), jax.default_backend(), *packages, *(f"{k}={v!r}" for k, v in sorted(jax.config.values.items()))]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(code.encode())
     try:
         for part in (*_plain(made_of), *where, str(structure), *(f"{x.shape} {x.dtype} {x.weak_type}" for x in leaves)):
             digest.update(part.encode() + b"\0")
     except _NotPlainError:
         return None
+    return digest.hexdigest()
+
+
+def code_of(rooms: Iterable[str]) -> str:
+    """A digest of these rooms' code as it is loaded, so that a function replaced at run time is another program."""
+    digest = hashlib.sha256()
     for part in _code(tuple(rooms)):
         digest.update(part)
     return digest.hexdigest()

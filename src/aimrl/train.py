@@ -205,14 +205,15 @@ def train(
     listen: Listener = lambda event, data: None,
     stop: Callable[[], bool] = lambda: False,
     head: HeadStart | None = None,
+    expected: programs.Expected | None = None,
 ) -> Run:
     """Train in `folder`. `env` and `reward` may be objects instead of the configured names; `stop` is asked after every round.
 
-    `head` may hold the environments of a run that begins at step 0.
+    `head` may hold the environments of a run that begins at step 0, `expected` the programs.
     """
     config = runs.settled(config, folder)
     with make_env(config, env, 1, 0) as probe:
-        trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen, None if resume else head)
+        trainer = Trainer(config, folder, probe.spec, probe.outliving_task(), env, reward, listen, None if resume else head, expected)
         found = probe.versions | {"backend": probe.backend}
         size = replay.bytes_needed(probe.spec, capacity(config, probe.spec), trainer.round.reward.needs_prefix)
     try:
@@ -257,11 +258,12 @@ class Trainer:
         reward: Reward | None,
         listen: Listener,
         head: HeadStart | None = None,
+        expected: programs.Expected | None = None,
     ):
         c, self.head = config, head
         self.config, self.folder, self.spec, self.env, self.listen = c, folder, spec, env, listen
         self.round = make_round(c, spec, task, reward)
-        check_memory(c, spec, self.round)
+        brain, ring = check_memory(c, spec, self.round)
         self._collector: Collector | None = None
         self.actions: list[np.ndarray] = []  # since the environments were last rebuilt: replayed on resuming
         self.step = self.saved = 0
@@ -273,18 +275,24 @@ class Trainer:
         self.explore = jit(lambda *x: self.round.explore(*x))
         self.best = compiled_policy(self.round)
         self.learn = jit(lambda *x: self.round.learn(*x), donate_argnums=0)
-        # One program instead of a hundred small ones; it runs once, so it isn't polished.
-        begin = jax.jit(lambda: fresh(c, spec, self.round), compiler_options={"xla_backend_optimization_level": 0})
-        brain, ring = jax.eval_shape(begin)
+        code = programs.code_of(_ROOMS)
 
-        def early(f: programs.Step, *args: Any) -> programs.Step:
+        def early(f: programs.Step, *args: Any, options: dict[str, Any] = options, makes: Any = None) -> programs.Step:
             """Compiled beside everything else until it is needed."""
-            return programs.compile_early(f, *args, options=options, key=programs.key_of((f.__name__, self.round), _ROOMS, *args))
+            key = programs.key_of((f.__name__, self.round, dataclasses.replace(spec, action_space=None)), code, makes, *args)
+            return programs.compile_early(f, *args, options=options, key=key, makes=makes, expected=expected)
+
+        def begin(root: PRNGKeyArray) -> tuple[tuple[Brain, replay.Ring], Metrics]:
+            return fresh(c, spec, self.round, root), {}
 
         if c.steps > c.learning_starts:
             self.learn = early(self.round.learn, brain, ring, self.root, np.uint32(0))
         self.store = early(self.round.store, (ring, brain.inputs), replay.episodes_like(spec, c.num_envs))
-        self._begun = programs.beside(begin)
+        # One program instead of a hundred small ones; it runs once, so it isn't polished.
+        begun = early(begin, self.root, options={"xla_backend_optimization_level": 0}, makes=(brain, ring))
+        self._begun = programs.beside(lambda: begun(self.root)[0])
+        if expected is not None:
+            expected.note()
         self.practise = jit(lambda ring, desired, root, step: self.round.practise(ring, desired, root, step, c.practice))
         self.goals = np.zeros((c.num_envs, spec.goal_dim), np.float32)
 
@@ -538,14 +546,17 @@ def make_round(c: Config, spec: GoalSpec, task: GoalTask, reward: Reward | None 
     return Round(agent, reward, bonus, how, task, sizes, c.reward_scale)
 
 
-def fresh(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]:
+def fresh(c: Config, spec: GoalSpec, round_: Round, root: PRNGKeyArray) -> tuple[Brain, replay.Ring]:
     """Networks and buffer before the first step."""
-    k_agent, k_reward, k_curiosity = jax.random.split(jax.random.PRNGKey(c.seed), 3)
+    k_agent, k_reward, k_curiosity = jax.random.split(root, 3)
     inputs = Inputs(nn.moments(spec.obs_dim), nn.moments(spec.goal_dim), c.normalise_inputs)
     agent = nn.in_precision(round_.agent.init(k_agent, spec.obs_dim + spec.goal_dim, spec.action_dim), c.precision)
-    ring = replay.make_ring(spec, capacity(c, spec), round_.reward.needs_prefix)
     curiosity = None if round_.curiosity is None else round_.curiosity.init(k_curiosity, spec)
-    return Brain(agent, round_.reward.init(k_reward, spec), curiosity, inputs), ring
+    return Brain(agent, round_.reward.init(k_reward, spec), curiosity, inputs), _empty_ring(c, spec, round_)
+
+
+def _empty_ring(c: Config, spec: GoalSpec, round_: Round) -> replay.Ring:
+    return replay.make_ring(spec, capacity(c, spec), round_.reward.needs_prefix)
 
 
 def capacity(c: Config, spec: GoalSpec) -> int:
@@ -553,10 +564,10 @@ def capacity(c: Config, spec: GoalSpec) -> int:
     return max(min(c.buffer_size, 2 * (c.steps + c.round_steps)), c.num_envs * (spec.horizon + 1))
 
 
-def check_memory(c: Config, spec: GoalSpec, round_: Round) -> None:
-    """Refuse networks, batches or a buffer that can't fit before anything is allocated."""
+def check_memory(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, replay.Ring]:
+    """The shapes of networks and buffer; what can't fit is refused before anything is allocated."""
     try:
-        brain = jax.eval_shape(lambda: fresh(dataclasses.replace(c, buffer_size=1), spec, round_)[0])
+        brain, _ = jax.eval_shape(lambda: fresh(dataclasses.replace(c, buffer_size=1), spec, round_, jax.random.PRNGKey(0)))
     except (TypeError, ValueError, OverflowError, ZeroDivisionError, KeyError, AttributeError, IndexError) as e:
         what = " ".join(str(e).split())[:200]
         raise UserError(f"networks can't be made with the options of {c.agent} and {c.reward}: {type(e).__name__}: {what}") from None
@@ -572,6 +583,7 @@ def check_memory(c: Config, spec: GoalSpec, round_: Round) -> None:
         what, (need, option) = max(needs.items(), key=lambda item: item[1][0])
         parts = f"{what} needs {need / 2**30:.1f} GiB" + (f" of {total / 2**30:.1f} in all" if need <= 0.9 * free else "")
         raise UserError(f"{parts}, {free / 2**30:.1f} GiB are free: lower --{option}")
+    return brain, jax.eval_shape(lambda: _empty_ring(c, spec, round_))
 
 
 def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Reward | None = None) -> Run:
@@ -584,9 +596,8 @@ def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Rew
         )
     with make_env(config, env, 1, 0) as probe:
         round_ = make_round(config, probe.spec, probe.outliving_task(), reward)
-        check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
-        brain = jax.eval_shape(lambda: fresh(dataclasses.replace(config, buffer_size=1), probe.spec, round_)[0])
-    brain = jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", brain))
+        template, _ = check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)
+    brain = jax.tree.map(jnp.asarray, runs.load_tree(folder, meta["step"], "brain", template))
     return Run(folder, config, probe.spec, round_, brain, meta["step"], env)
 
 

@@ -49,6 +49,7 @@ class _Env:
 
 
 _HIDDEN = ("env", "agent_options", "reward_options")  # given by place, or as groups of options
+_ASKS_ELSE = {"--resume", "-h", "--help"}  # than for a new run
 _SWITCHES = ("--resume", "--quiet", "-q", "--json", "-h", "--help")
 
 
@@ -149,7 +150,7 @@ class Stopper:
 
 def _guessed(argv: Sequence[str]) -> Config | None:
     """What `argv` seems to say of a run's first steps, before all that knows its options is loaded; None if it can't be told."""
-    if {"--resume", "-h", "--help"} & set(argv):
+    if _ASKS_ELSE & set(argv):
         return None
     from aimrl.envs import vector
 
@@ -170,7 +171,16 @@ def run(argv: Sequence[str]) -> int:
         return _run(argv, head)
 
 
+def _without(argv: Sequence[str], *names: str) -> list[str]:
+    """What is typed but for these options and their values."""
+    values = {i + 1 for i, word in enumerate(argv) if word in names}
+    return [word for i, word in enumerate(argv) if i not in values and word.partition("=")[0] not in names]
+
+
 def _run(argv: Sequence[str], head: HeadStart) -> int:
+    from aimrl import programs
+
+    expected = None if _ASKS_ELSE & set(argv) else programs.Expected(" ".join(_without(argv, "--out", "--seed")))
     config, extra = parse(argv)
     from aimrl import runs
     from aimrl.agents import make as make_agent
@@ -188,7 +198,7 @@ def _run(argv: Sequence[str], head: HeadStart) -> int:
         if not extra.resume:
             doctor.look_first(config.env, config, listeners.screen.say)
         listeners.say_what()
-        step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper, head=head).step
+        step = train(config, folder, resume=extra.resume, listen=listeners, stop=stopper, head=head, expected=expected).step
     return _report(folder, config, extra, step, stopper.signal if step < config.steps else 0)
 
 
