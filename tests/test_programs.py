@@ -394,13 +394,16 @@ def test_a_run_from_kept_programs_is_the_run_that_traced_them(kept, tmp_path, mo
 def test_products_of_several_cores_in_float32_are_left_to_the_kernels_that_share_them(monkeypatch, n, precision, own):
     monkeypatch.setattr(programs, "cores", lambda: n)
     x = jnp.ones((256, 256))
-    program = jax.jit(lambda x: x @ x, compiler_options=programs.quickly_compiled.__wrapped__(precision)).lower(x).compile()
+    program = jax.jit(lambda x: x @ x, compiler_options=programs.quickly_compiled(precision)).lower(x).compile()
     assert ("__ynn_fusion" in program.as_text()) == own
     np.testing.assert_allclose(program(x), 256.0)
 
 
 def test_an_option_that_this_xla_has_not_is_left_out(monkeypatch):
-    assert programs._known({"xla_backend_optimization_level": 1})
-    assert not programs._known({"xla_cpu_gone_tomorrow": ""})
-    monkeypatch.setattr(programs, "_known", lambda options: False)
-    assert programs.quickly_compiled.__wrapped__() == {"xla_backend_optimization_level": 1}
+    assert programs._compiles({"xla_backend_optimization_level": 1})
+    assert not programs._compiles({"xla_cpu_gone_tomorrow": ""})
+    monkeypatch.setattr(programs, "cores", lambda: 2)
+    monkeypatch.setattr(programs, "_compiles", lambda options: programs._OTHER_KERNELS not in options)
+    monkeypatch.setattr(programs, "_known", programs._known.__wrapped__)
+    assert programs.quickly_compiled() == {"xla_backend_optimization_level": 1}
+    assert programs.roughly_compiled() == {"xla_backend_optimization_level": 0, programs._NEW_EMITTERS: False}

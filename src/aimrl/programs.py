@@ -46,7 +46,10 @@ def use_compilation_cache() -> None:
 use_compilation_cache()  # everything that compiles imports this file
 
 
-@functools.cache
+_OTHER_KERNELS = "xla_cpu_experimental_ynn_fusion_type"
+_NEW_EMITTERS = "xla_cpu_use_fusion_emitters"
+
+
 def quickly_compiled(precision: Precision = "float32") -> dict[str, Any]:
     """Compiler options for programs whose time is that of their matrix products.
 
@@ -55,13 +58,27 @@ def quickly_compiled(precision: Precision = "float32") -> dict[str, Any]:
     """
     if jax.default_backend() != "cpu":
         return {}
-    quick = {"xla_backend_optimization_level": 1}
-    shared = quick | {"xla_cpu_experimental_ynn_fusion_type": ""}
-    return shared if precision == "float32" and cores() > 1 and _known(shared) else quick
+    shared = _known().intersection([_OTHER_KERNELS]) if precision == "float32" and cores() > 1 else ()
+    return {"xla_backend_optimization_level": 1} | dict.fromkeys(shared, "")
 
 
-def _known(options: dict[str, Any]) -> bool:
-    """Has this XLA these options? Experimental ones come and go."""
+def roughly_compiled() -> dict[str, Any]:
+    """Compiler options for programs that run seldom: ready in a third of the time, two or three times slower."""
+    if jax.default_backend() != "cpu":
+        return {}
+    return {"xla_backend_optimization_level": 0} | dict.fromkeys(_known().intersection([_NEW_EMITTERS]), False)
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    """Which of the options that may come and go this XLA has."""
+    options = {_OTHER_KERNELS: "", _NEW_EMITTERS: False}
+    if _compiles(options):
+        return frozenset(options)
+    return frozenset(name for name, value in options.items() if _compiles({name: value}))
+
+
+def _compiles(options: dict[str, Any]) -> bool:
     try:
         jax.jit(lambda: jnp.zeros(()), compiler_options=options).lower().compile()
     except jax.errors.JaxRuntimeError:

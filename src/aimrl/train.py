@@ -270,7 +270,7 @@ class Trainer:
         self.newest: Metrics = {}  # of the last round of updates
         self.wall, self.clock = 0.0, time.monotonic()
         self.root = jax.random.PRNGKey(c.seed)
-        options = programs.quickly_compiled(c.precision)
+        options, rough = programs.quickly_compiled(c.precision), programs.roughly_compiled()
         jit = partial(jax.jit, compiler_options=options)
         self.explore = jit(lambda *x: self.round.explore(*x))
         self.best = compiled_policy(self.round)
@@ -287,9 +287,8 @@ class Trainer:
 
         if c.steps > c.learning_starts:
             self.learn = early(self.round.learn, brain, ring, self.root, np.uint32(0))
-        self.store = early(self.round.store, (ring, brain.inputs), replay.episodes_like(spec, c.num_envs))
-        # One program instead of a hundred small ones; it runs once, so it isn't polished.
-        begun = early(begin, self.root, options={"xla_backend_optimization_level": 0}, makes=(brain, ring))
+        self.store = early(self.round.store, (ring, brain.inputs), replay.episodes_like(spec, c.num_envs), options=rough)
+        begun = early(begin, self.root, options=rough, makes=(brain, ring))  # one program instead of a hundred small ones
         self._begun = programs.beside(lambda: begun(self.root)[0])
         if expected is not None:
             expected.note()
