@@ -60,21 +60,25 @@ def peer_sampling() -> dict[str, Any]:
     return {"sb3_sample_us": out}
 
 
-def potential() -> dict[str, Any]:
-    """Milliseconds of a round with more and more updates of the potential (100 of the agent's each)."""
-    import jax
+def updates() -> dict[str, Any]:
+    """Milliseconds of a whole update by stored transitions, which take turns, and what the larger buffers cost over the smallest."""
+    import statistics
 
     from aimrl import bench
 
-    out = {}
-    for updates in (10, 20, 40, 80):
-        trainer = bench._round_on(10_000, reward="aim", potential_updates=updates)
+    turns = bench._by_turns([bench._rounds(size, reward="aim") for size in SIZES], 40)
+    best = [round(1e3 * min(seconds) / bench._UPDATES, 2) for seconds in turns]
+    ratio = [round(statistics.median(b / a for a, b in zip(turns[0], seconds)), 3) for seconds in turns]
+    return {"update_ms": dict(zip(SIZES, best)), "update_over_smallest": dict(zip(SIZES, ratio))}
 
-        def one_round(trainer: Any = trainer) -> None:
-            trainer.brain, _ = jax.block_until_ready(trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(0)))
 
-        out[updates] = round(1e3 * bench._best(one_round, 5), 1)
-    return {"round_ms_by_potential_updates": out}
+def potential() -> dict[str, Any]:
+    """Milliseconds of a round with more and more updates of the potential (100 of the agent's each)."""
+    from aimrl import bench
+
+    counts = (10, 20, 40, 80)
+    turns = bench._by_turns([bench._rounds(SIZES[0], reward="aim", round_updates=100, potential_updates=n) for n in counts], 8)
+    return {"round_ms_by_potential_updates": {n: round(1e3 * min(seconds), 1) for n, seconds in zip(counts, turns)}}
 
 
 def grid() -> dict[str, Any]:
@@ -94,15 +98,13 @@ def grid() -> dict[str, Any]:
 
 def learner() -> dict[str, Any]:
     """Rounds of 100 updates a second of one process, counted while every process of the measurement is at work."""
-    import jax
-
     from aimrl import bench
 
-    trainer = bench._round_on(10_000, reward="aim")
+    one_round = bench._rounds(SIZES[0], reward="aim", round_updates=100)
     for i in range(ROUNDS + 2):
         if i == 2:
             start = time.perf_counter()
-        trainer.brain, _ = jax.block_until_ready(trainer.learn(trainer.brain, trainer.ring, jax.random.PRNGKey(i)))
+        one_round()
     return {"rounds_per_s": ROUNDS / (time.perf_counter() - start)}
 
 
@@ -120,14 +122,14 @@ def _start(part: str, cores: set[int] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, __file__, part], env=env, preexec_fn=pin, stdout=subprocess.PIPE, text=True)
 
 
-PARTS = {"sampling": sampling, "peer_sampling": peer_sampling, "potential": potential, "grid": grid, "learner": learner}
+PARTS = {"sampling": sampling, "updates": updates, "peer_sampling": peer_sampling, "potential": potential, "grid": grid, "learner": learner}
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         print(json.dumps(PARTS[sys.argv[1]]()))
     else:
         found: dict[str, Any] = {}
-        for part in ("sampling", "peer_sampling", "potential", "grid"):  # a process each: thread pools and memory as for a user
+        for part in ("sampling", "updates", "peer_sampling", "potential", "grid"):  # a process each: thread pools and memory as for a user
             found |= json.loads(_start(part).communicate()[0])
         from aimrl import runs
 

@@ -170,12 +170,12 @@ def _round_on(transitions: int, **options: Any):
     return trainer
 
 
-def _rounds(**options: Any) -> Callable[[], None]:
-    """A round of updates of a trainer with these options, to be timed."""
+def _rounds(stored: int = 100_000, **options: Any) -> Callable[[], None]:
+    """A round of updates of a trainer with these options and so many stored transitions, to be timed."""
     import jax
     import numpy as np
 
-    trainer = _round_on(100_000, **({"round_updates": _UPDATES, "potential_updates": _UPDATES // 10} | options))
+    trainer = _round_on(stored, **({"round_updates": _UPDATES, "potential_updates": _UPDATES // 10} | options))
 
     def one_round() -> None:
         trainer.brain, metrics = trainer.learn(trainer.brain, trainer.ring, trainer.root, np.uint32(0))
