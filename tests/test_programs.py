@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -150,7 +151,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(kept, monkeypatch):
     assert list(kept.iterdir()) == []
 
 
-def test_a_kept_program_that_was_lost_is_kept_again_and_runs(kept, tmp_path, monkeypatch):
+def test_a_kept_program_that_was_lost_is_kept_again_and_runs(kept, tmp_path):
     """What JAX loads from its own cache it writes without its code: such a copy failed when it was run."""
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     try:
@@ -164,7 +165,31 @@ def test_a_kept_program_that_was_lost_is_kept_again_and_runs(kept, tmp_path, mon
         assert f.by == []
     finally:
         programs.use_compilation_cache()
-    assert not list(Path(jax.config.values["jax_compilation_cache_dir"]).glob("jit_kept_*")), "a copy that nobody will ask for"
+
+
+def test_jax_is_left_its_own_programs_but_no_copies_of_those_kept_here(kept, monkeypatch):
+    own = Path(jax.config.values["jax_compilation_cache_dir"])
+    own.mkdir(parents=True, exist_ok=True)
+    others = own / "jit_flat-of-somebody-else"
+    others.write_text("")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    monkeypatch.setattr(programs.uuid, "uuid4", lambda: SimpleNamespace(hex=f"tested{os.getpid()}"))
+    try:
+        for _ in range(2):
+            assert answer(start(Doubler(), "a")) == RIGHT
+            assert not list(own.glob(f"jit_kept_tested{os.getpid()}-*"))
+        assert others.exists()
+    finally:
+        others.unlink()
+        programs.use_compilation_cache()
+
+
+def test_a_jax_that_runs_loaded_programs_otherwise_compiles_them_anew(kept, monkeypatch):
+    answer(start(Doubler(), "a"))
+    monkeypatch.setattr(programs, "get_backend", lambda: SimpleNamespace(deserialize_executable=lambda *_: object()))
+    f = Doubler()
+    assert answer(start(f, "a")) == RIGHT
+    assert len(f.by) == 1
 
 
 def test_another_users_program_is_not_run(kept, monkeypatch):

@@ -127,13 +127,12 @@ def compile_early(
             flat.__name__ = f"kept_{uuid.uuid4().hex}"  # found in no cache of JAX's: what comes from there can't be written again
         with garbage_waits():
             jitted = jax.jit(flat, donate_argnums=donated, keep_unused=True, compiler_options=options)
-            return _Compiled(jitted.lower(*leaves).compile())
+            return _Compiled(jitted.lower(*leaves).compile(), flat.__name__)
 
     def keep(ready: Future[_Program]) -> None:
         """After whoever waited was served."""
         if file is not None and ready.exception() is None:
             ready.result().keep(file, names)
-            _forget(f"jit_{flat.__name__}")
 
     def call(*x: PyTree) -> tuple[Any, dict[str, Any]]:
         out = ready.result()(jax.tree.leaves(x))
@@ -180,9 +179,10 @@ class _Program(Protocol):
 
 @dataclass(frozen=True)
 class _Compiled:
-    """Compiled by this process."""
+    """Compiled by this process, under a name of its own."""
 
     program: jax.stages.Compiled
+    name: str
 
     def __call__(self, x: list[Any], /) -> list[Any]:
         return self.program(*x)
@@ -190,7 +190,7 @@ class _Compiled:
     def keep(self, file: Path, names: list[str]) -> None:
         """Write it, unless it calls Python, which lives in this process alone. Where that fails, the next start takes seconds more."""
         part = file.with_name(f"{file.name}.{os.getpid()}")
-        with contextlib.suppress(OSError, jax.errors.JaxRuntimeError, AttributeError):  # not every backend can
+        with contextlib.suppress(Exception):  # no backend, JAX or disk is bound to take it
             executable = self.program.runtime_executable()
             if executable is None or _CALLS_BACK.search(self.program.as_text() or ""):
                 return
@@ -203,6 +203,8 @@ class _Compiled:
                 part.unlink(missing_ok=True)
             for old in sorted(file.parent.iterdir(), key=lambda p: p.stat().st_mtime)[:-_KEPT]:
                 old.unlink(missing_ok=True)
+            for copy in Path(str(jax.config.values["jax_compilation_cache_dir"])).glob(f"jit_{self.name}-*"):  # JAX's, never asked for
+                copy.unlink(missing_ok=True)
 
 
 _CALLS_BACK = re.compile(r'custom_call_target="[^"]*callback')
@@ -212,10 +214,10 @@ _CALLS_BACK = re.compile(r'custom_call_target="[^"]*callback')
 class _Loaded:
     """Compiled by an earlier process."""
 
-    executable: Any
+    execute: Callable[[list[Any]], list[Any]]
 
     def __call__(self, x: list[Any], /) -> list[Any]:
-        return self.executable.execute([v if isinstance(v, jax.Array) else jax.device_put(v) for v in x])
+        return self.execute([v if isinstance(v, jax.Array) else jax.device_put(v) for v in x])
 
     def keep(self, file: Path, names: list[str]) -> None:
         """It is; so it isn't thrown away before others."""
@@ -259,15 +261,8 @@ def _load(file: Path) -> tuple[list[str], _Loaded] | None:
     with contextlib.suppress(Exception):
         if not hasattr(os, "getuid") or file.stat().st_uid == os.getuid():  # it will be run
             names, program = _unpacked(file.read_bytes())
-            return names, _Loaded(get_backend().deserialize_executable(program, (_device(),)))
+            return names, _Loaded(get_backend().deserialize_executable(program, (_device(),)).execute)
     return None
-
-
-def _forget(module: str) -> None:
-    """JAX's own copy of a program that nobody will ask it for."""
-    with contextlib.suppress(OSError):
-        for copy in Path(jax.config.values["jax_compilation_cache_dir"] or "").glob(f"{module}-*"):
-            copy.unlink(missing_ok=True)
 
 
 def _device() -> Any:
