@@ -166,7 +166,7 @@ def garbage_waits() -> Iterator[None]:
 # --- kept for the next process -----------------------------------------------------------------------------------------------------------
 
 
-_KEPT = 100  # programs at most, a third of a megabyte each; the one not asked for the longest goes first
+_KEPT = 500  # programs at most, of a tenth to half a megabyte; the one not asked for the longest goes first
 
 
 class _Program(Protocol):

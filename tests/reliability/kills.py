@@ -14,8 +14,9 @@ from collections import Counter
 from pathlib import Path
 
 # EnvPool's FetchReach: its goal rule is array code, so compiled programs come from the cache and a start takes seconds, not half a minute.
+STEPS = 1080
 OPTIONS = (
-    "FetchReach-v4 --preset fast --num-envs 2 --round-steps 40 --round-updates 2 --batch-size 16 --learning-starts 80 --steps 1080 "
+    f"FetchReach-v4 --preset fast --num-envs 2 --round-steps 40 --round-updates 2 --batch-size 16 --learning-starts 80 --steps {STEPS} "
     "--eval-every 360 --eval-episodes 2 --checkpoint-every 240 --buffer-size 700 --potential-updates 2 --potential-batch 16 "
     "--td3.hidden 8 --no-tensorboard --quiet"
 )
@@ -107,7 +108,10 @@ def survive(folder: Path, kills: int, seconds: float, rng: random.Random) -> Cou
         done[f"during {moment}"] += 1
         if which == signal.SIGKILL and any((folder / "checkpoints").glob(".part-*")):
             done["half checkpoints left"] += 1
-        if which == signal.SIGKILL and (folder / "config.json").is_file() and rng.random() < 0.5:
+        writing = (folder / "config.json").is_file() and not (
+            folder / "checkpoints" / str(STEPS)
+        ).exists()  # not at its end
+        if which == signal.SIGKILL and writing and rng.random() < 0.5:
             tear_log(folder, rng)
             done["log lines torn"] += 1
     finish(folder)
