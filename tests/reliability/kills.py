@@ -108,9 +108,7 @@ def survive(folder: Path, kills: int, seconds: float, rng: random.Random) -> Cou
         done[f"during {moment}"] += 1
         if which == signal.SIGKILL and any((folder / "checkpoints").glob(".part-*")):
             done["half checkpoints left"] += 1
-        writing = (folder / "config.json").is_file() and not (
-            folder / "checkpoints" / str(STEPS)
-        ).exists()  # not at its end
+        writing = (folder / "config.json").is_file() and not (folder / "checkpoints" / str(STEPS)).exists()  # not at its end
         if which == signal.SIGKILL and writing and rng.random() < 0.5:
             tear_log(folder, rng)
             done["log lines torn"] += 1
