@@ -126,6 +126,24 @@ def test_reward_and_termination_are_recomputed_for_hindsight_goals():
     np.testing.assert_array_equal(lasting.terminated, (lasting.obs[:, 0] % 3 == 0) & (lasting.obs[:, 1] == 5))
 
 
+def test_a_fall_at_the_goal_is_not_taken_for_an_environment_that_ends_there():
+    """One unexplained end at the goal would have made every success terminal for the rest of the run."""
+    insert = jax.jit(lambda r, e: replay.insert(r, e, judge))
+    ending, going_on, missing = ({**episode(1, 6), "desired": np.array([1.0, at], np.float32)} for at in (6, 3, 50))
+
+    def inserted(ring, what, ended):
+        return insert(ring, replay.Episodes(*(jnp.asarray(what[f])[None] for f in FIELDS), jnp.array([ended])))
+
+    ring = inserted(inserted(replay.make_ring(SPEC, 40), ending, True), missing, False)
+    assert bool(ring.ends_at_goal)  # nothing speaks against it
+    ring = inserted(ring, going_on, False)
+    assert not ring.ends_at_goal
+    how = replay.Hindsight(success_terminates=False)
+    batch = draw(ring, how)
+    assert batch.success.any()
+    assert not batch.terminated.any()
+
+
 def test_redrawing_avoids_goals_that_are_already_met():
     """With an achieved goal that moves only at the end, most future goals are trivial."""
     ring = filled([6])

@@ -35,7 +35,8 @@ class Ring(eqx.Module):
     head: Int[Array, ""]  # the row written next, and once full the oldest
     span: Int[Array, "2"]  # table entries [span[0], span[1]) are alive, modulo its length
     moved_span: Int[Array, "2"]
-    ends_at_goal: Bool[Array, ""]  # an episode ended at its goal although nothing had said that the environment does so
+    # An episode ended at its goal although nothing had said so of the environment, and none has gone on after meeting its goal since.
+    ends_at_goal: Bool[Array, ""]
     cells: Cells  # where achieved goals have been, in episodes that moved them
     prefix_mean: Float[Array, "rows goal"] | None
     prefix_var: Float[Array, "rows goal"] | None
@@ -118,6 +119,8 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
     last = jnp.take_along_axis(achieved, length[..., None], axis=1)
     _, as_at_last = judge(achieved, jnp.broadcast_to(last, achieved.shape))
     moving = starts & ~as_at_last
+    _, met = judge(achieved, jnp.broadcast_to(desired[:, None], achieved.shape))
+    went_on = (met & (t > 0) & starts).any()
 
     dead = jnp.where(used, ring.kind.at[row].get(mode="fill", fill_value=0), 0)
     span = ring.span.at[0].add((dead >= 1).sum())
@@ -151,7 +154,7 @@ def insert(ring: Ring, episodes: Episodes, judge: Judge) -> Ring:
         head=(ring.head + size.sum()) % rows,
         span=span,
         moved_span=moved_span,
-        ends_at_goal=ring.ends_at_goal | ended.any(),
+        ends_at_goal=(ring.ends_at_goal | ended.any()) & ~went_on,  # the end was a failure, then
         cells=cells,
         prefix_mean=prefix_mean,
         prefix_var=prefix_var,
