@@ -156,6 +156,20 @@ def test_success_is_found_from_any_pair_of_sparse_rewards(pays, ends):
     assert not task.jittable
 
 
+def test_a_dense_reward_of_one_start_and_one_goal_is_not_taken_for_a_sparse_one():
+    class Dense(Walk):
+        def reset(self, **_):
+            super().reset(seed=0)
+            return self._obs(), {}
+
+        def compute_reward(self, achieved, desired, info):
+            return -np.abs(achieved - desired)[..., 0]
+
+    task = task_of(Dense())
+    assert not task.sparse
+    assert task_of(Walk()).sparse
+
+
 def test_leading_axes_are_kept():
     task = task_of(Walk())
     goal = np.zeros((4, 1, 1), np.float32)

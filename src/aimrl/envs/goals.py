@@ -307,7 +307,7 @@ def method_task(env: Any, name: str = "") -> GoalTask:
     success = batched(own, bool) if own else _RewardOnGoal(reward)
     hits = success(achieved, desired)
     ends = terminated(achieved, desired)
-    paid = np.unique(np.round(reward(achieved, desired), 6))
+    paid = np.unique(np.round(reward(*_around_the_border(success, achieved, desired)), 6))  # also where no start and no goal is
     pays = float(paid[0]), float(paid[-1])
     return GoalTask(reward, success, terminated, bool(hits.any() and ends[hits].all()), False, len(paid) <= 2, name, pays)
 
