@@ -339,6 +339,8 @@ def test_what_does_not_tell_by_its_value_what_it_does_has_no_key(x):
         (nn.MLP, "__call__", lambda self, x: x),
         (nn, "_rounded_product", jax.custom_vjp(lambda x, w: x)),
         (rewards.base.Reward, "scale", property(lambda self: 2.0)),
+        (nn, "ACTIVATIONS", nn.ACTIVATIONS | {"relu": jax.nn.leaky_relu}),
+        (nn, "ACTIVATIONS", nn.ACTIVATIONS | {"relu": lambda x: 0.9 * x}),
     ],
 )
 def test_code_or_a_number_replaced_at_run_time_is_another_program(monkeypatch, home, name, other):
@@ -348,6 +350,12 @@ def test_code_or_a_number_replaced_at_run_time_is_another_program(monkeypatch, h
         m.setattr(home, name, other, raising=False)
         assert key(rooms=rooms) != before
     assert key(rooms=rooms) == before
+
+
+def test_the_device_may_be_named_by_its_platform():
+    with jax.default_device("cpu"):
+        named = programs._here("key", None)
+    assert named == programs._here("key", None)
 
 
 def test_a_replaced_function_is_known_by_what_it_captured(monkeypatch):

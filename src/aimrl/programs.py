@@ -266,7 +266,8 @@ def _load(file: Path) -> tuple[list[str], _Loaded] | None:
 
 
 def _device() -> Any:
-    return jax.config.values["jax_default_device"] or jax.local_devices()[0]
+    asked = jax.config.values["jax_default_device"]  # a device, or the name of a platform
+    return jax.local_devices(backend=asked)[0] if isinstance(asked, str) else asked or jax.local_devices()[0]
 
 
 def _here(key: str, options: dict[str, Any] | None) -> str:
@@ -385,5 +386,15 @@ def _bytecode(code: types.CodeType) -> Iterator[bytes]:
 
 
 def _value(x: Any) -> Iterator[bytes]:
-    with contextlib.suppress(_NotPlainError):
-        yield "\0".join(_plain(x)).encode()
+    if isinstance(x, dict):  # perhaps of functions
+        x = tuple(item for pair in sorted(x.items(), key=lambda pair: repr(pair[0])) for item in pair)
+    if isinstance(x, tuple | list):
+        yield f"{type(x).__name__} of {len(x)}".encode()
+        for item in x:
+            yield from _value(item)
+    elif isinstance(x, types.FunctionType) or hasattr(x, "__wrapped__"):
+        yield f"{x.__module__}.{x.__qualname__}".encode()  # those of a library have its version in the key
+        yield from _function(x)
+    else:
+        with contextlib.suppress(_NotPlainError):
+            yield "\0".join(_plain(x)).encode()
