@@ -156,3 +156,9 @@ def test_options_out_of_range_are_refused(name, option, value, says):
     with pytest.raises(UserError, match=f"^option '{option}' of {name} {says}$"):
         agents.make(name, **{option: value})
     assert agents.make("sac", target_entropy=-2.0).target_entropy == -2.0
+
+
+@pytest.mark.parametrize("name", agents.NAMES)
+def test_an_unknown_activation_is_answered_with_the_nearest_before_anything_is_gathered(name):
+    with pytest.raises(UserError, match=r"unknown activation of .* 'rely'.*relu"):
+        agents.make(name, activation="rely")

@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from aimrl.agents.base import Agent, Batch
+from aimrl.nn import ACTIVATIONS
 from aimrl.types import UserError, nearest
 
 __all__ = ["NAMES", "Agent", "Batch", "make"]
@@ -32,6 +33,8 @@ def make(name: str, **options: Any) -> Agent:
     for key, value in ((f, getattr(made, f)) for f in fields - {*_FREE}):
         if isinstance(value, int | float) and (value < 0 or (value == 0 and key in _POSITIVE)):
             raise UserError(f"option '{key}' of {name} must {'be positive' if key in _POSITIVE else 'not be negative'}, not {value:g}")
+    if made.activation not in ACTIVATIONS:
+        raise UserError(nearest(made.activation, ACTIVATIONS, f"activation of {name}"))
     if made.gamma >= 1:
         raise UserError(f"option 'gamma' of {name} must be at least 0 and below 1, not {made.gamma:g}")
     if made.tau > 1:
