@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from run_folders import evaluation, make_run, write_lines
 
-from aimrl import plots
+from aimrl import plots, runs
+from aimrl.stats import data as stats_data
 from aimrl.types import UserError
 
 
@@ -141,11 +142,12 @@ def test_a_half_written_last_line_is_no_problem_and_a_damaged_one_is_said(tmp_pa
     lines = whole.splitlines()
     (folder / "evals.jsonl").write_text("\n".join([lines[0], lines[1][:30], lines[2], ""]))
     evals, problems = plots.read_evals(folder)
-    assert len(evals.step) == 1
-    assert problems == [f"{folder}/evals.jsonl: line 2 is damaged; what comes after it is left out"]
-    (folder / "evals.jsonl").write_text("\n".join([lines[0], "[]", lines[2], ""]))  # no object, but whole: reading goes on
-    evals, problems = plots.read_evals(folder)
-    assert (len(evals.step), problems) == (2, [])
+    assert evals.step.tolist() == [1000, 3000]
+    assert problems == [f"{folder}/evals.jsonl: line 2 is damaged; left out"]
+    assert list(stats_data.read_evals(folder, "success_final")[0]) == [1000, 3000]  # statistics and report are of the same evaluations
+    assert [row["step"] for row in runs.read_lines(folder / "evals.jsonl")] == [1000, 3000]
+    (folder / "evals.jsonl").write_text("\n".join([lines[0], "[]", lines[2], ""]))
+    assert plots.read_evals(folder)[1] == [f"{folder}/evals.jsonl: line 2 is damaged; left out"]
 
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"step": True}, {"success_final": [2]}, {"success_ever": []}, {"success_final": "yes"}])

@@ -96,6 +96,14 @@ def test_a_run_that_goes_on_longer_writes_it_down(tmp_path):
     assert runs.load_config(tmp_path / "r").steps == 240
 
 
+def test_a_run_whose_settings_do_not_say_its_steps_goes_on(tmp_path):
+    train(config(steps=120), tmp_path / "r", env=point_goal)
+    written = runs.read_json(tmp_path / "r" / "config.json")
+    runs.write_json(tmp_path / "r" / "config.json", {k: v for k, v in written.items() if k != "steps"})
+    assert train(config(steps=240), tmp_path / "r", env=point_goal, resume=True).step == 240
+    assert runs.read_json(tmp_path / "r" / "config.json")["steps"] == 240
+
+
 def test_an_infinite_option_is_read_back(tmp_path):
     c = make_config("point", reward="fairl", reward_options={"clip": np.inf}, **(TINY | {"steps": 120, "agent_options": {"hidden": (8,)}}))
     run = train(c, tmp_path / "r", env=point_goal)
@@ -211,6 +219,8 @@ def test_a_container_s_limit_counts_as_memory(tmp_path, monkeypatch):
     (tmp_path / "memory.current").write_text("600\n")
     (tmp_path / "memory.max").write_text("1000\n")
     assert runs.free_memory() == 400
+    (tmp_path / "memory.stat").write_text("anon 250\nactive_file 20\ninactive_file 300\nshmem 30\n")
+    assert runs.free_memory() == 720  # what was only read from files is given up when asked for
     (tmp_path / "memory.max").write_text("max\n")
     assert runs.free_memory() > 400
 
@@ -286,6 +296,18 @@ def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path):
     c = config(steps=120)
     train(c, tmp_path / "a", env=point_goal, listen=second)
     assert [row["step"] for row in lines(tmp_path / "a", "evals.jsonl")] == [120]
+
+
+def test_of_two_runs_that_begin_at_once_in_one_folder_one_is_refused_and_writes_nothing(tmp_path):
+    """The second used to write its settings over those of the first before it found that folder taken."""
+    c = config(steps=120)
+    with runs.claimed(tmp_path / "r", resume=False):  # the first has checked the folder, and written nothing yet
+        with pytest.raises(UserError, match="is being trained by another process"):
+            train(c, tmp_path / "r", env=point_goal)
+        assert not list((tmp_path / "r").iterdir())
+    with pytest.raises(UserError, match=r"nothing to resume in .*: there is no such folder"):
+        train(c, tmp_path / "none", env=point_goal, resume=True)
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):

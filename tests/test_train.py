@@ -119,6 +119,28 @@ def test_learning_waits_until_goals_have_moved_but_not_for_ever(moving, first, t
     assert began[0] == first
 
 
+class Square(PointGoal):
+    """Observes a 2 × 2 picture of itself."""
+
+    def __init__(self):
+        super().__init__()
+        box = gym.spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+        self.observation_space = gym.spaces.Dict({**self.observation_space.spaces, "observation": box})
+
+    def _obs(self):
+        seen = super()._obs()
+        return {**seen, "observation": np.stack([seen["achieved_goal"], seen["desired_goal"]])}
+
+
+def test_a_policy_takes_observations_of_several_axes_one_or_a_batch(tmp_path):
+    run = train(config(steps=60), tmp_path / "r", env=lambda: gym.wrappers.TimeLimit(Square(), 50))
+    obs, goal = np.ones((2, 2)), np.ones(2)
+    assert run.policy(obs, goal).shape == (2,)
+    many = run.policy(np.stack([obs] * 3), np.stack([goal] * 3))
+    np.testing.assert_allclose(many, [run.policy(obs, goal)] * 3, atol=1e-6)
+    assert run.policy(obs[None], goal[None]).shape == (1, 2)
+
+
 def test_a_buffer_that_cannot_fit_is_refused_before_it_is_allocated(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "free_memory", lambda: 1 << 20)
     with pytest.raises(UserError, match="GiB"):
@@ -127,7 +149,11 @@ def test_a_buffer_that_cannot_fit_is_refused_before_it_is_allocated(tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    "bad", [{"steps": 0}, {"num_envs": -1}, {"her_ratio": 2.0}, {"her": "futur"}, {"round_steps": 7}, {"batchsize": 3}]
+    "bad",
+    [
+        *({"steps": 0}, {"num_envs": -1}, {"her_ratio": 2.0}, {"her": "futur"}, {"round_steps": 7}, {"batchsize": 3}),
+        {"steps": 10**7, "eval_every": 1_000, "eval_episodes": 1_000},  # a log that could not be read back
+    ],
 )
 def test_impossible_options_are_refused_in_one_line(bad):
     with pytest.raises(UserError) as e:

@@ -197,6 +197,8 @@ _POSITIVE += ("eval_every", "eval_episodes", "checkpoint_every", "env_timeout", 
 _LARGEST = {"steps": 2**31 - 2**20, "num_envs": 10_000, "round_steps": 2**20, "round_updates": 2**20, "potential_updates": 2**20}
 _LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "spread_goals": 100, "env_timeout": 1e6}
 MAX_PRESET = 1 << 20  # bytes
+MAX_LOG = 32 << 20  # bytes: some 50 million steps; parsed, hostile lines take 25 times their size
+_EPISODE = 20  # bytes of an evaluated episode in evals.jsonl, at most
 _SHARES = ("her_ratio", "moved_fraction", "practice", "random_start", "random_final", "random_decay")
 
 
@@ -241,6 +243,12 @@ def check(c: Config) -> Config:
     for name in _SHARES:
         if not 0 <= getattr(c, name) <= 1:
             raise UserError(f"{name} must lie between 0 and 1, not {getattr(c, name)}")
+    evaluations = c.steps // c.eval_every
+    if evaluations * c.eval_episodes * _EPISODE > MAX_LOG:
+        raise UserError(
+            f"{evaluations:,} evaluations of {c.eval_episodes:,} episodes would make evals.jsonl larger than its readers take "
+            f"({MAX_LOG >> 20} MiB): evaluate less often (--eval-every), or fewer episodes (--eval-episodes)"
+        )
     for name in ("seed", "horizon", "learning_starts", "moving_starts", "potential_updates", "her_redraws", "spread_goals", "curiosity"):
         if getattr(c, name) < 0:
             raise UserError(f"{name} must not be negative, it is {getattr(c, name)}")

@@ -121,17 +121,17 @@ def _eval_row(record: dict[str, Any]) -> tuple[float, ...]:
     return (record["step"], _number(record.get("wall_s")), sum(final) / n, sum(ever) / n, median, sum(final), sum(ever), n)
 
 
-def _whole_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """A log's lines, and a line about it when the reading ended at a damaged one."""
+def _whole_lines(path: Path) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    """A log's lines by their numbers, and what to say of the damaged ones."""
     rows, damaged = folders.read_log(path)
-    return rows, [f"{path}: line {damaged} is damaged; what comes after it is left out"] if damaged else []
+    return rows, [f"{path}: line {number} is damaged; left out" for number in damaged]
 
 
 def read_evals(folder: Path) -> tuple[Evals, list[str]]:
     """Evaluations by step; of two at one step the later counts (a resumed run writes it again)."""
     rows, problems = _whole_lines(folder / "evals.jsonl")
     found: dict[int, tuple[float, ...]] = {}
-    for number, record in enumerate(rows, 1):
+    for number, record in rows.items():
         try:
             found[record["step"]] = _eval_row(record)
         except (ValueError, KeyError, TypeError) as e:
@@ -142,7 +142,7 @@ def read_evals(folder: Path) -> tuple[Evals, list[str]]:
 
 def _read_metrics(folder: Path) -> tuple[dict[str, tuple[Floats, Floats]], tuple[int, float], list[str]]:
     rows, problems = _whole_lines(folder / "metrics.jsonl")
-    rows = [r for r in rows if _is_count(r.get("step"))]
+    rows = [r for r in rows.values() if _is_count(r.get("step"))]
     names = sorted({k for r in rows for k in r} - {"step"})
     columns: dict[str, tuple[Floats, Floats]] = {}
     for name in names:

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from aimrl import __version__
-from aimrl.config import Config, check, settled_here
+from aimrl.config import MAX_LOG, Config, check, settled_here
 from aimrl.types import UserError, look_here
 
 FORMAT = 1  # of run folders and checkpoints; another number is refused
 MAX_JSON = 16 << 20  # bytes; no file of ours comes near
-MAX_LOG = 32 << 20  # some 50 million steps; parsed, hostile lines take 25 times their size
 MAX_HEADER = 4 << 20
 NEW = ".new-"  # before a whole checkpoint's name: it is about to replace one of the same step
 MAX_STEP = 2**31 - 1  # random keys are folded with twice the step, in 32 bits
@@ -102,21 +101,24 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole JSON lines of a log up to the first damaged one; a half-written last line is left out."""
-    return read_log(path)[0]
+    """All whole JSON lines of a log; damaged ones and a half-written last line are left out."""
+    return list(read_log(path)[0].values())
 
 
-def read_log(path: Path) -> tuple[list[dict[str, Any]], int | None]:
-    """The lines of `read_lines`, and the number of the damaged line at which reading ended."""
-    rows: list[dict[str, Any]] = []
+def read_log(path: Path) -> tuple[dict[int, dict[str, Any]], list[int]]:
+    """The lines of `read_lines` by their numbers, and the numbers of the damaged ones."""
+    rows: dict[int, dict[str, Any]] = {}
+    damaged: list[int] = []
     for number, line in enumerate(read_bounded(path, MAX_LOG).split(b"\n")[:-1] if path.is_file() else [], 1):
         try:
             row = json.loads(line.decode("utf-8", errors="replace"))
         except (ValueError, RecursionError):
-            return rows, number
+            row = None
         if isinstance(row, dict):
-            rows.append(row)
-    return rows, None
+            rows[number] = row
+        else:
+            damaged.append(number)
+    return rows, damaged
 
 
 def cut_log(path: Path, step: int) -> None:
@@ -167,6 +169,19 @@ def last_evaluated(folder: Path) -> int:
     """The step of a run's last evaluation; 0 before the first."""
     rows = read_lines(folder / "evals.jsonl")
     return rows[-1]["step"] if rows and isinstance(rows[-1].get("step"), int) else 0
+
+
+@contextlib.contextmanager
+def claimed(folder: Path, resume: bool) -> Iterator[None]:
+    """Hold a run's folder, made for a new run, against every other process: two that begin at once must not mix their files."""
+    if resume and not folder.is_dir():
+        raise UserError(f"nothing to resume in {folder}: there is no such folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
+    with locked(folder, f"{folder} is being trained by another process: wait until that has ended"):
+        yield
 
 
 def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -> None:
@@ -262,7 +277,7 @@ def go_on(folder: Path, steps: int, step: int) -> None:
     had, now = _versions_of(old), versions()
     changed = {name: now[name] for name in now if name in had and had[name] != now[name]}
     before = old["resumed"] if isinstance(old.get("resumed"), dict) else {}
-    new = old | {"steps": max(steps, old["steps"])} | ({"resumed": before | {str(step): changed}} if changed else {})
+    new = old | {"steps": max(steps, old.get("steps", 0))} | ({"resumed": before | {str(step): changed}} if changed else {})
     if new != old:
         write_json(folder / "config.json", new)
 
@@ -350,8 +365,16 @@ def free_memory() -> int | None:
         free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     with contextlib.suppress(OSError, ValueError):  # "max" is no limit
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        free.append(max(limit - used, 0))
+        free.append(max(limit - used + _cached(), 0))
     return min(free, default=None)
+
+
+def _cached() -> int:
+    """Bytes that count as a container's but are files it has read, given up as soon as memory is asked for."""
+    with contextlib.suppress(OSError, ValueError):
+        parts = dict(line.split(maxsplit=1) for line in (CGROUP / "memory.stat").read_text().splitlines())
+        return sum(int(parts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return 0
 
 
 @contextlib.contextmanager

@@ -166,8 +166,9 @@ class Run:
         """The best action for a goal observation (a dictionary, or observation and goal), one or a batch, as the environment takes it."""
         obs, goal = (obs["observation"], obs["desired_goal"]) if goal is None else (obs, goal)
         obs, goal = np.asarray(obs, np.float32), np.asarray(goal, np.float32)
-        action = guard.own_action(self.spec.action_space, self.play(np.atleast_2d(obs), np.atleast_2d(goal)))
-        return action[0] if obs.ndim == 1 else action
+        batch = obs.reshape(-1, self.spec.obs_dim), goal.reshape(-1, self.spec.goal_dim)  # parts with several axes are seen flat
+        action = guard.own_action(self.spec.action_space, self.play(*batch))
+        return action if obs.ndim > 1 and len(obs) == len(batch[0]) else action[0]
 
     def play(self, obs: np.ndarray, goal: np.ndarray) -> np.ndarray:
         """The best actions for a batch, as a VectorGoalEnv takes them: numbers in [−1, 1], or indices."""
@@ -219,9 +220,9 @@ def train(
     try:
         if not resume:
             trainer.rebuild()  # a run that can't begin leaves no folder
-        runs.prepare(folder, config, found, resume)
-        listen("start", {"backend": found["backend"], "buffer_bytes": size})
-        with runs.locked(folder, f"{folder} is being trained by another process: wait until that has ended"):
+        with runs.claimed(folder, resume):
+            runs.prepare(folder, config, found, resume)
+            listen("start", {"backend": found["backend"], "buffer_bytes": size})
             trainer.begin(resume)
             return _run(trainer, stop)
     except OSError as e:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aimrl.runs import MAX_JSON, MAX_LOG, method_names, method_order, mixed_versions, read_bounded
+from aimrl.runs import MAX_JSON, method_names, method_order, mixed_versions, read_bounded, read_log
 from aimrl.types import UserError, nearest
 
 COLUMNS = ("env", "algorithm", "seed", "episode", "success")
@@ -117,25 +117,21 @@ def _outcomes(values: Any) -> tuple[int, int]:
 def read_evals(folder: Path, key: str) -> tuple[dict[int, tuple[int, int]], list[str]]:
     """Evaluations by step; of two at one step the later counts (a resumed run writes it again). A broken last line is a cut-off write."""
     found: dict[int, tuple[int, int]] = {}
-    problems = []
     try:
-        lines = read_bounded(folder / "evals.jsonl", MAX_LOG).split(b"\n")
+        rows, wrong = read_log(folder / "evals.jsonl")
     except UserError as e:
-        return {}, [str(e) if (folder / "evals.jsonl").exists() else f"{folder}: no evals.jsonl"]
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+        return {}, [str(e)]
+    for number, record in rows.items():
         try:
-            record = json.loads(line)
             step = record["step"]
             if isinstance(step, bool) or not isinstance(step, int) or step < 0:
                 raise ValueError("step is not a count")
             found[step] = _outcomes(record[key])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            if number < len(lines):  # the text after the last newline was cut off by a crash: nothing is wrong with the rest
-                problems.append(f"{folder}/evals.jsonl line {number}: not an evaluation with step and {key}; left out")
+        except (ValueError, KeyError, TypeError):
+            wrong.append(number)
+    problems = [f"{folder}/evals.jsonl line {number}: not an evaluation with step and {key}; left out" for number in sorted(wrong)]
     if not found:
-        problems.append(f"{folder}: no evaluations")
+        problems.append(f"{folder}: no evaluations" if (folder / "evals.jsonl").exists() else f"{folder}: no evals.jsonl")
     return found, problems
 
 
