@@ -139,7 +139,7 @@ def test_networks_and_batches_that_cannot_fit_are_refused_before_they_are_alloca
 
     near = Near(0.05)
     spec, task = GoalSpec(10, 3, 4, 50), GoalTask(Sparse(near), near, Never(), False, True, True)
-    c = make_config("FetchReach-v4", **({"steps": 2**30} | change))
+    c = make_config("FetchReach-v4", **({"steps": 2**30, "eval_every": 2**24} | change))
     with pytest.raises(UserError, match=r"GiB are free: lower --"):
         check_memory(c, spec, make_round(c, spec, task))
 
