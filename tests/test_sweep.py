@@ -22,9 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aimrl import runs, sweep
+from aimrl.config import make_config
 from aimrl.sweep import local
 from aimrl.sweep.board import Board
-from aimrl.sweep.cluster import connect
+from aimrl.sweep.cluster import _ray_cell, connect
 from aimrl.types import UserError
 
 STANDIN = Path(__file__).parent / "standin"
@@ -110,6 +111,22 @@ def test_cells_are_the_product_of_the_lists_and_have_folders_of_their_own(tmp_pa
     assert "aimrl_Room-v0/sparse-td3-paper/seed-0" in {c.name for c in found}
     paper = next(c.config for c in found if c.config.preset == "paper" and c.config.reward == "aim")
     assert (paper.agent_options["gamma"], paper.round_updates) == (0.9, 200)
+
+
+def test_a_preset_s_agent_counts_where_none_is_listed(tmp_path):
+    (tmp_path / "best.json").write_text(json.dumps({"agent": "sac"}), encoding="utf-8")
+    asked = {"env": "A-v0", "preset": str(tmp_path / "best.json"), "out": "o"}
+    (cell,) = sweep.parse_spec(asked).cells
+    assert (cell.config.agent, cell.name) == ("sac", "A-v0/aim-sac-best/seed-0")
+    (cell,) = sweep.parse_spec(asked | {"agent": "td3"}).cells
+    assert cell.config.agent == "td3"
+
+
+def test_a_cell_that_waited_for_a_core_when_the_cluster_was_stopped_does_not_begin(tmp_path):
+    (tmp_path / ".stop").touch()
+    config = dataclasses.asdict(make_config("FetchReach-v4"))
+    assert _ray_cell(config, str(tmp_path / "c"), str(tmp_path / ".stop")) == {"state": "stopped"}
+    assert not (tmp_path / "c").exists()
 
 
 def test_listed_cells_take_over_what_they_do_not_set_and_merge_options(tmp_path):
@@ -356,6 +373,8 @@ def test_a_dry_run_lists_cells_whose_options_do_not_fit(tmp_path):
     spec = sweep.parse_spec(table | {"agent": "soft_q", "overrides": {"reward_options": {"margin": 0.2}}})
     states = {r["cell"]: r["state"] for r in sweep.dry_run(spec)["cells"]}
     assert [s[:9] for s in states.values()] == ["new", "will fail"]
+    (row,) = sweep.dry_run(sweep.parse_spec(table | {"reward": "sparse", "overrides": {"agent_options": {"bogus": 1}}}))["cells"]
+    assert "will fail: unknown option" in row["state"]
     with pytest.raises(UserError, match="at least 1"):
         sweep.dry_run(spec, jobs=-1)
 

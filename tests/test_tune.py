@@ -138,6 +138,24 @@ def test_an_interrupted_search_resumes_its_trial_from_the_checkpoint(tmp_path, n
     assert not (tmp_path / "trial-0001").exists()
 
 
+def test_a_killed_worker_is_replaced_and_its_trial_taken_up(tmp_path):
+    done = tune.tune("Suicidal-v0", reward="sparse", trials=2, steps=500, out=tmp_path, overrides=SMALL, progress=False)
+    assert [t["state"] for t in done.trials] == ["complete", "complete"]
+    assert runs.read_lines(tmp_path / "trial-0000" / "evals.jsonl")[-1]["sum"] == 1500
+
+
+def test_workers_that_die_again_and_again_end_the_search_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(tune, "_work", lambda *_: True)
+    with pytest.raises(UserError, match="killed 4 times"):
+        search(tmp_path)
+
+
+def test_a_search_is_for_the_agent_of_its_preset(tmp_path):
+    (tmp_path / "best.json").write_text(json.dumps({"agent": "sac"}), encoding="utf-8")
+    done = search(tmp_path / "s", trials=1, steps=100, preset=str(tmp_path / "best.json"))
+    assert runs.read_json(Path(done.trials[0]["folder"]) / "config.json")["agent"] == "sac"
+
+
 def test_failed_trials_are_listed_with_their_reasons(tmp_path):
     done = tune.tune("Broken-v0", reward="sparse", trials=1, steps=500, out=tmp_path, overrides=SMALL, progress=False)
     assert (done.best_value, done.preset) == (None, None)
@@ -160,6 +178,7 @@ def test_a_search_of_another_kind_does_not_mix_its_trials_with_an_earlier_ones(t
         ({"steps": 700}, "steps 500, not 700"),
         ({"measure": "area"}, "'final', not 'area'"),
         ({"seed": 3}, "seed 0, not 3"),
+        ({"name": "A-v0-sparse-td3-fast", "reward": "dense"}, "reward 'sparse', not 'dense'"),
     ):
         with pytest.raises(UserError, match=line):
             search(tmp_path, trials=2, **other)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from aimrl import runs
 from aimrl.config import Config, make_config, preset_values
 from aimrl.runs import locked
-from aimrl.sweep import LOCK_WAIT, Interrupts, one_line, one_thread, safe_name
+from aimrl.sweep import LOCK_WAIT, RETRIES, Interrupts, check_options, one_line, one_thread, safe_name
 from aimrl.types import UserError, cores, nearest
 
 
@@ -163,7 +163,7 @@ class Tuned:
 def tune(
     env: str,
     reward: str = "aim",
-    agent: str = "td3",
+    agent: str | None = None,  # the preset's
     preset: str = "fast",
     trials: int = 20,
     steps: int | None = None,
@@ -188,6 +188,7 @@ def tune(
         raise UserError(nearest(str(measure), ("final", "area"), "measure"))
     if not isinstance(env, str) or not env:
         raise UserError("tune needs the id of an environment")
+    agent = agent or make_config(env, preset=preset, reward=reward).agent
     name = name or f"{env}-{reward}-{agent}-{Path(preset).stem}"
     folder = Path(out or f"runs/tune-{safe_name(name)}").expanduser().absolute()
     search = Search(name, str(folder), env, reward, agent, preset, steps, seed, trials, measure, tuple(only), overrides or {})
@@ -195,20 +196,20 @@ def tune(
     began = time.monotonic()
     with locked(folder / ".tune.lock", f"another search is running in {folder}"), Interrupts() as interrupts:
         study = open_study(search, storage)
-        take_up_lost(study, folder)
-        left = trials - _counted(study)
-        if left > 0:
-            _work(search, storage, min(jobs, left, 4 * cores()), interrupts, progress)
+        for tries_left in reversed(range(1 + RETRIES)):
+            take_up_lost(study, folder)
+            left = trials - _counted(study)
+            killed = left > 0 and _work(search, storage, min(jobs, left, 4 * cores()), interrupts, progress)
+            if not killed or interrupts.count:
+                break
+            if not tries_left:
+                raise UserError(f"processes of the search were killed {1 + RETRIES} times (too little memory?); start it again to go on")
         return result(search, study, time.monotonic() - began)
 
 
 def _check(search: Search) -> None:
     """Bad names and impossible settings are told before anything is started."""
-    from aimrl import agents, rewards
-
-    config = search.config({})
-    agents.make(config.agent, **config.agent_options)
-    rewards.make(config.reward, **config.reward_options)
+    check_options(search.config({}))
     if not ranges(search.agent, search.reward, search.only):
         raise UserError("there is nothing to search")
 
@@ -228,11 +229,12 @@ def open_study(search: Search, storage: str | None) -> Any:
         raise UserError(f"cannot open the study's storage: {type(e).__name__}") from None
     asked = {"steps": search.steps, "seed": search.seed, "measure": search.measure, "only": list(search.only)}
     asked |= {"overrides": runs.plain(search.overrides)}
-    had = study.user_attrs.get("asked", asked)  # trials are compared with one another: all must be of one kind
+    asked |= {"env": search.env, "reward": search.reward, "agent": search.agent, "preset": search.preset}
+    had = asked | study.user_attrs.get("asked", {})  # trials are compared with one another: all must be of one kind
     for key, value in asked.items():
-        if had.get(key) != value:
+        if had[key] != value:
             raise UserError(
-                f"the study {search.study} was begun with {key} {had.get(key)!r:.80}, not {value!r:.80}: choose another --name (and --out)"
+                f"the study {search.study} was begun with {key} {had[key]!r:.80}, not {value!r:.80}: choose another --name (and --out)"
             )
     if "asked" not in study.user_attrs:
         study.set_user_attr("asked", asked)
@@ -275,8 +277,8 @@ def take_up_lost(study: Any, folder: Path) -> None:
             study.enqueue_trial(trial.params, user_attrs={"folder": home})
 
 
-def _work(search: Search, storage: str | None, jobs: int, interrupts: Interrupts, progress: bool) -> None:
-    """Workers, one core each; the storage's URL goes through a pipe, not into a file or the list of processes."""
+def _work(search: Search, storage: str | None, jobs: int, interrupts: Interrupts, progress: bool) -> bool:
+    """Workers, one core each; the storage's URL goes through a pipe, not into a file or the list of processes. → Was one killed?"""
     task = json.dumps({"search": dataclasses.asdict(search), "storage": storage, "parent": os.getpid(), "progress": progress})
     workers = []
     for _ in range(jobs):
@@ -298,9 +300,10 @@ def _work(search: Search, storage: str | None, jobs: int, interrupts: Interrupts
     finally:
         for w in workers:
             w.terminate()
-    bad = [w.returncode for w in workers if w.returncode not in (0, -signal.SIGTERM, -signal.SIGKILL)]
+    bad = [w.returncode for w in workers if w.returncode > 0]
     if bad and not interrupts.count:
         raise UserError(f"a process of the search ended with exit code {bad[0]}; start the search again to go on")
+    return any(w.returncode < 0 for w in workers)
 
 
 # --- one worker -------------------------------------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def sweep(o: Sweep) -> int:
 class Tune:
     env: str = field(metadata=place("ENV"))  # Gymnasium id of a goal environment
     reward: str = "aim"  # as for train
-    agent: str = "td3"  # as for train
+    agent: str | None = None  # as for train; the preset's when left out
     preset: str = "fast"  # what the search starts from
     trials: int = 20  # runs in all, those of earlier calls included
     steps: int | None = None  # environment steps of each; the preset's when left out

@@ -83,4 +83,6 @@ def connect(address: str, jobs: int | None) -> tuple[Any, bool]:
 
 
 def _ray_cell(config: dict[str, Any], folder: str, stop_file: str) -> dict[str, Any]:
+    if os.path.exists(stop_file):  # it was waiting for a core
+        return {"state": "stopped"}
     return run_cell(Config(**config), Path(folder), lambda: os.path.exists(stop_file))

@@ -9,7 +9,7 @@ from typing import Any
 from aimrl import runs
 from aimrl.config import Config
 from aimrl.sweep.cell import finished, last_row, position
-from aimrl.sweep.spec import Spec, one_line
+from aimrl.sweep.spec import Spec, check_options, one_line
 from aimrl.types import UserError, cores, look_here
 
 # What an estimate rests on while no cell has finished: docs/howto/sweep.md says so, and a finished cell replaces it.
@@ -27,6 +27,7 @@ def dry_run(spec: Spec, jobs: int | None = None) -> dict[str, Any]:
         c, folder = cell.config, spec.out / cell.name
         found, buffer = specs[_world(c)], 0
         try:
+            check_options(c)
             state = "finished" if finished(folder, c) else "resumes" if runs.checkpoint_steps(folder) else "new"
             buffer = 0 if isinstance(found, str) else _buffer_bytes(c, found)
         except UserError as e:

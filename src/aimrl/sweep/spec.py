@@ -135,6 +135,14 @@ def _check_agent(name: str) -> None:
         raise UserError(nearest(name, agents.NAMES, "agent"))
 
 
+def check_options(config: Config) -> None:
+    """Options that the agent or the reward doesn't have are told before anything is started."""
+    from aimrl import agents, rewards
+
+    agents.make(config.agent, **config.agent_options)
+    rewards.make(config.reward, **config.reward_options)
+
+
 def _merged(low: dict[str, Any], high: dict[str, Any], where: str) -> dict[str, Any]:
     """Two tables of overrides; the option dictionaries in them are merged, too."""
     out = low | high
@@ -164,11 +172,11 @@ def _expand(group: dict[str, Any], where: str) -> Iterator[Cell]:
             json.dumps(runs.plain(dataclasses.asdict(config)), allow_nan=False)  # dates are TOML, but no setting
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
             raise UserError(f"{where}: impossible overrides: {one_line(e)}") from None
-        method = "-".join(safe_name(part) for part in (reward, agent, Path(preset).stem, group.get("label", "")) if part)
+        method = "-".join(safe_name(part) for part in (reward, config.agent, Path(preset).stem, group.get("label", "")) if part)
         yield Cell(f"{safe_name(env)}/{method}/seed-{seed}", config)
 
 
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Config) if f.name in AXES}
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(Config) if f.name in AXES} | {"agent": None}  # the preset's
 
 
 def safe_name(text: str) -> str:
