@@ -14,7 +14,7 @@ from run_folders import make_run
 from scipy import integrate
 from scipy import stats as scipy_stats
 
-from aimrl import stats
+from aimrl import runs, stats
 from aimrl.stats import analysis, glmm
 from aimrl.types import UserError
 
@@ -280,6 +280,21 @@ def test_one_seed_is_a_problem_of_that_environment_only(tmp_path):
     assert "In alone nothing is tested" in stats.sentence(result)
 
 
+def test_a_run_each_is_not_compared_whatever_the_seeds_are_called():
+    wins, episodes = np.array([[70, 0], [0, 50]]), np.array([[100, 0], [0, 100]])
+    entry = stats.analyse(stats.Table({"Push": stats.Counts(("aim", "sparse"), ("0", "1"), wins, episodes, None)}))["Push"]
+    assert entry["contrasts"] == []
+    assert "nothing is tested" in entry["problem"]
+    wins = np.array([[100, 50]])
+    result = stats.analyse(stats.Table({"Push": stats.Counts(("aim", "sparse"), ("0",), wins, np.full_like(wins, 100), None)}))
+    assert "likelihood-ratio tests decide" not in stats.sentence(result)
+
+
+def test_methods_that_differ_late_in_a_long_value_keep_two_names():
+    configs = [{"env": "P", "reward": "aim", "seed": 0, "reward_options": {"w": [0.1, 0.2, 0.3, 0.4, 0.5, last]}} for last in (0.6, 0.9)]
+    assert len(set(runs.method_names(configs))) == 2
+
+
 def test_one_algorithm_leaves_nothing_to_compare():
     entry = stats.analyse(table(aim=[50, 60, 70]))["x"]
     assert entry["contrasts"] == []
@@ -314,7 +329,10 @@ def test_runs_are_read_at_the_largest_common_step_as_reached_or_as_final(tmp_pat
     assert counts.episodes.tolist() == [[10, 10], [10, 10]]
     assert stats.from_runs([tmp_path], success="final").envs["FetchReach-v4"].successes.tolist() == [[4, 2], [4, 4]]
     assert stats.from_runs([tmp_path], step=1000).envs["FetchReach-v4"].successes.tolist() == [[3, 4], [3, 3]]  # the later of two at a step
-    assert stats.from_runs([tmp_path]).problems == ()
+    (said,) = stats.from_runs([tmp_path]).problems
+    assert "compared at step 2,000, though runs go on to 3,000" in said
+    assert stats.from_runs([tmp_path], step=1000).problems == ()
+    assert "At step 2,000: FetchReach-v4." in stats.format_table(stats.analyse(stats.from_runs([tmp_path])))
 
 
 def test_runs_of_one_reward_and_different_settings_are_compared(tmp_path):

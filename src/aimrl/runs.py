@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -250,7 +251,7 @@ def method_names(configs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 24 else text[:23] + "…"
+    return text if len(text) <= 24 else f"{text[:19]}…{zlib.crc32(text.encode()) & 0xFFFF:04x}"  # what differs may be in the rest
 
 
 def method_order(name: str) -> tuple[bool, int, str]:

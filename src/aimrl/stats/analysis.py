@@ -113,8 +113,8 @@ def analyse_env(counts: Counts) -> dict[str, Any]:
     }
     entry: dict[str, Any] = {"contrasts": [], "sd_seed": None, "loglik": None, "separated": list(separated(counts)), "problem": None}
     entry |= {"algorithms": rates, "seeds": len(counts.seeds), "step": counts.step}
-    if len(counts.seeds) < 2:
-        return entry | {"problem": f"one seed only ({''.join(counts.seeds)}): the variation between seeds is unknown, nothing is tested"}
+    if (counts.episodes > 0).sum(0).max() < 2:  # each algorithm's
+        return entry | {"problem": f"one seed only ({', '.join(counts.seeds)}): the variation between seeds is unknown, nothing is tested"}
     model = _fit_mixed(counts.successes, counts.episodes)
     for name, sign in separated(counts).items():
         rates[name] |= {"log_odds": sign, "se": float("inf")}

@@ -195,6 +195,11 @@ def from_runs(folders: Sequence[str | Path], step: int | None = None, success: s
             known = ", ".join(f"{s:,}" for s in sorted(shared)[-6:]) or "none"
             problems.append(f"{env}: no run was evaluated at step {at:,}; the last steps that all {len(here)} have: {known}")
             continue
+        if step is None and (further := max(max(run.evals, default=0) for run in here.values())) > at:
+            short = min(here.values(), key=lambda run: max(run.evals, default=0))
+            problems.append(
+                f"{env}: compared at step {at:,}, though runs go on to {further:,}: {short.folder} ends at {max(short.evals):,}"
+            )
         problems += [f"{run.folder}: not evaluated at step {at}; left out" for run in here.values() if at not in run.evals]
         here = {cell: run for cell, run in here.items() if at in run.evals}
         problems += mixed_versions([run.config for run in here.values()])

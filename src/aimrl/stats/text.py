@@ -62,6 +62,10 @@ def _notes(result: Result) -> list[str]:
     notes = [f"Log odds ratios (standard errors); * significant at 95 % after Holm within an environment and Bonferroni over {factor}."]
     if any(c["test"] != "wald" for entry in result.values() for c in entry["contrasts"]):
         notes.append("LR: no finite standard error, decided by a likelihood-ratio test.")
+    notes += [
+        f"At step {step:,}: {', '.join(env for env, e in result.items() if e.get('step') == step)}."
+        for step in sorted({e["step"] for e in result.values() if e.get("step") is not None})
+    ]
     for env, entry in result.items():
         luck = [c for c in entry["contrasts"] if c["significant"] and (c.get("p_runs") or 0.0) >= 0.05]
         if luck:
@@ -134,7 +138,7 @@ def sentence(result: Result) -> str:
             parts.append(f"In {env}, {'; '.join(clauses)}.")
         else:
             parts.append(f"In {env} nothing is tested: {entry['problem']}.")
-        if entry["separated"]:
+        if clauses and entry["separated"]:
             parts.append(f"There {_join(entry['separated'])} succeeded in all or none of the episodes, so likelihood-ratio tests decide.")
     if any(not c["significant"] for entry in result.values() for c in entry["contrasts"]):
         parts.append("No significant difference does not mean equal odds.")
