@@ -254,6 +254,7 @@ def test_the_reward_only_learns_from_the_newest_transitions():
         (lambda: LearnedReward(point_goal(), "gial"), "did you mean gail"),
         (lambda: LearnedReward(gym.make("Pendulum-v1")), "not a goal environment"),
         (lambda: LearnedReward(point_goal().env), "no time limit"),
+        (lambda: LearnedReward(gym.wrappers.Autoreset(point_goal())), "the wrapper Autoreset resets by itself"),
         (lambda: LearnedReward(point_goal(), updates=-1), "updates must be a whole number of at least 0, not -1"),
         (lambda: LearnedReward(point_goal(), "aim").step(np.zeros(2)), "call reset before step"),
         (
@@ -266,3 +267,22 @@ def test_bad_input_is_told_in_one_line(make, line):
     with pytest.raises(UserError, match=line) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_an_environment_may_write_over_the_arrays_it_has_returned():
+    class Same(gym.ObservationWrapper):
+        kept: dict[str, np.ndarray] | None = None
+
+        def observation(self, observation):
+            self.kept = self.kept or {k: np.array(v, np.float32) for k, v in observation.items()}
+            for key, value in observation.items():
+                self.kept[key][:] = value
+            return self.kept
+
+    plain, same = (LearnedReward(wrap(point_goal(horizon=6)), "aim", seed=3, **QUICK) for wrap in (lambda env: env, Same))
+    for env in (plain, same):
+        for seed in range(4):
+            episode(env, seed)
+    assert plain.learner.rounds == same.learner.rounds > 0
+    for a, b in zip(*(jax.tree.leaves(env.learner.state) for env in (plain, same))):
+        np.testing.assert_array_equal(a, b)

@@ -75,6 +75,11 @@ def hindsight(task: GoalTask, **options: Any) -> replay.Hindsight:
 
 def examine(env: gymnasium.Env, horizon: int | None = None) -> tuple[GoalSpec, GoalTask]:
     """Sizes and goal task of an environment, found on a copy: probing must not touch the stream of the one that is trained on."""
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if type(layer).__name__ in guard.AUTORESETS:
+            raise UserError(f"the wrapper {type(layer).__name__} resets by itself: put it around the learned reward, not inside")
+        layer = layer.env
     copy = vector.make_single(env, horizon=horizon)
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
     spec, task = guard.spec_of(copy, name), task_of(copy, name)
@@ -379,7 +384,7 @@ class LearnedReward(gymnasium.Wrapper):
 
 
 def _flat(obs: dict[str, Any]) -> State:
-    observation, achieved, desired = (np.asarray(obs[key], np.float32).reshape(1, -1) for key in guard.KEYS)
+    observation, achieved, desired = (np.array(obs[key], np.float32).reshape(1, -1) for key in guard.KEYS)  # it may write over its own
     if not all(np.isfinite(x).all() for x in (observation, achieved, desired)):
         raise UserError("the environment's observation is not finite: nothing to learn from it")
     return observation, achieved, desired

@@ -200,3 +200,42 @@ def test_the_look_before_training_waits_as_long_as_the_run_would():
     assert healthy(diagnose(make, quick=True, timeout_s=60.0))
     [finding] = diagnose(make, quick=True, timeout_s=0.5)
     assert "took more than 0.5 s (hung)" in finding.what
+
+
+class Partly(Wanderer):
+    def reset(self, **options):
+        obs, info = super().reset(**options)
+        return {k: v for k, v in obs.items() if k != "observation"}, info
+
+
+class Worn(Wanderer):
+    """Its reset fails from the third environment on: the doctor's own look at one."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Worn.made += 1
+        self.number = Worn.made
+
+    def reset(self, **options):
+        if self.number > 3:
+            raise RuntimeError("the gripper is lost")
+        return super().reset(**options)
+
+
+class Exits(Wanderer):
+    def reset(self, **options):
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("env", "text"),
+    [
+        (Partly, "the observation has no 'observation'"),
+        (Worn, "reset raised RuntimeError: the gripper is lost, though not always"),
+        (Exits, "ends the process (sys.exit)"),
+    ],
+)
+def test_a_reset_that_fails_is_one_finding(env, text):
+    assert find(diagnose(lambda: limited(env()), quick=True), text).level == "error"

@@ -32,6 +32,8 @@ class Misbehaving(gym.Env):
         if Misbehaving.steps > Misbehaving.after:
             if self.how == "raises":
                 raise RuntimeError("the motor\nis on fire")
+            if self.how == "exits":
+                raise SystemExit
             if self.how == "nan":
                 obs["observation"][0] = np.nan
             if self.how == "shape":
@@ -50,6 +52,12 @@ class Misbehaving(gym.Env):
         return {"observation": self.at.copy(), "achieved_goal": self.at.copy(), "desired_goal": self.goal.copy()}
 
 
-HOW = {"raises": "raised RuntimeError: the motor is on fire", "nan": "NaN", "shape": "has shape (3,)", "hangs": "no answer within"}
+HOW = {
+    "raises": "raised RuntimeError: the motor is on fire",
+    "nan": "NaN",
+    "shape": "has shape (3,)",
+    "hangs": "no answer within",
+    "exits": "raised SystemExit",
+}
 for name in (*HOW, "rule", "learning", "builds"):
     gym.register(f"{name.capitalize()}-v0", Misbehaving, max_episode_steps=10, kwargs={"how": name})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from aimrl.config import Config
 from aimrl.envs import guard
 from aimrl.envs.goals import GoalTask
-from aimrl.envs.vector import EnvLike, StepResult, VectorGoalEnv, make, make_single, resolve_backend, well_known
+from aimrl.envs.vector import TIMEOUT_S, EnvLike, StepResult, VectorGoalEnv, in_time, make, make_single, resolve_backend, well_known
 from aimrl.types import Backend, UserError
 
 Level = Literal["ok", "warn", "error"]
@@ -51,20 +51,20 @@ def diagnose(
             chosen = resolve_backend(env, backend, horizon)
             vector = make(env, 2, seed=0, backend=chosen, horizon=horizon, processes=False, timeout_s=timeout_s)
         with vector:
+            play = _random_play(vector, 10 if quick else min(max(200, 2 * vector.spec.horizon + 2), 600))  # faults are named here first
             findings += _shape(vector)
             findings += [Finding("warn", str(w.message), "accept batches of goals in it to train faster") for w in caught if _ours(w)]
             if chosen == "gym" or not quick:  # EnvPool's tasks are gymnasium-robotics', whose import takes a second
-                findings += _spaces(env, horizon)
+                findings += _spaces(env, horizon, timeout_s)
             if chosen == "gym":
                 findings += _wrappers(env, horizon)
-            play = _random_play(vector, 10 if quick else min(max(200, 2 * vector.spec.horizon + 2), 600))
             findings += _rewards(play, vector.task)
             findings += _termination(play, vector.task)
             if not quick:
                 findings += _movement(play, vector.task)
                 findings += _episodes(play, vector.spec.horizon)
         if not quick:
-            findings += _determinism(env, chosen, horizon)
+            findings += _determinism(env, chosen, horizon, timeout_s)
     except UserError as e:
         return [*findings, Finding("error", str(e), "fix this first: training would stop here")]
     return findings
@@ -104,12 +104,22 @@ def _shape(env: VectorGoalEnv) -> list[Finding]:
     ]
 
 
-def _spaces(env: EnvLike, horizon: int | None) -> Iterator[Finding]:
+def _spaces(env: EnvLike, horizon: int | None, timeout_s: float | None) -> Iterator[Finding]:
     """What the guard forgives, said: shapes it flattens and dtypes that differ from the space."""
-    single = make_single(env, horizon=horizon)
-    obs, _ = single.reset(seed=0)
+
+    def begun() -> tuple[Any, dict[str, np.ndarray]]:
+        single = make_single(env, horizon=horizon)
+        obs, _ = single.reset(seed=0)
+        return single, {key: np.asarray(obs[key]) for key in guard.KEYS}
+
+    try:
+        single, obs = in_time(begun, TIMEOUT_S if timeout_s is None else timeout_s)
+    except UserError:
+        raise
+    except Exception as e:  # the guard has seen other resets go well
+        raise UserError(f"reset {guard.told(e)}, though not always") from None
     for key in guard.KEYS:
-        space, got = single.observation_space[key], np.asarray(obs[key])
+        space, got = single.observation_space[key], obs[key]
         if len(space.shape or ()) != 1:
             yield Finding("warn", f"{key} has shape {space.shape} and will be flattened", "give it one axis if its layout means nothing")
         if got.dtype != space.dtype:
@@ -128,7 +138,7 @@ def _wrappers(env: EnvLike, horizon: int | None) -> Iterator[Finding]:
     layer = make_single(env, horizon=horizon)
     while isinstance(layer, gymnasium.Wrapper):
         name = type(layer).__name__
-        if name in ("Autoreset", "AutoResetWrapper"):
+        if name in guard.AUTORESETS:
             yield Finding("error", f"the wrapper {name} resets by itself: last observations would be lost", "leave it out, aimrl resets")
         if isinstance(layer, gymnasium.RewardWrapper):
             advice = "put the change into compute_reward, which judges relabelled goals"
@@ -234,11 +244,11 @@ def _episodes(play: _Play, horizon: int) -> Iterator[Finding]:
         yield Finding("ok", f"{both} episodes ended and ran out of time at once: they count as terminated")
 
 
-def _determinism(env: EnvLike, backend: Backend, horizon: int | None) -> Iterator[Finding]:
+def _determinism(env: EnvLike, backend: Backend, horizon: int | None, timeout_s: float | None) -> Iterator[Finding]:
     """Same seed, same stream; another seed, another goal."""
 
     def stream(seed: int) -> tuple[np.ndarray, np.ndarray]:
-        with make(env, 2, seed=seed, backend=backend, horizon=horizon, processes=False) as vector:
+        with make(env, 2, seed=seed, backend=backend, horizon=horizon, processes=False, timeout_s=timeout_s) as vector:
             start = vector.reset()
             return np.concatenate(start, axis=1), np.concatenate(_random_play(vector, 10).result.obs, axis=-1)
 

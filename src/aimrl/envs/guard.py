@@ -27,6 +27,7 @@ class GoalObs(NamedTuple):
 
 KEYS = GoalObs._fields
 FAULT = "aimrl_fault"
+AUTORESETS = ("Autoreset", "AutoResetWrapper")  # wrappers that lose an episode's last observation
 
 
 class GuardedEnv(gymnasium.Env):
@@ -56,8 +57,8 @@ class GuardedEnv(gymnasium.Env):
                 raise _Fault("reset didn't return (observation, info)")
             self._last = self._flat(answer[0])
             return self._last, {}
-        except Exception as e:
-            return self._last, {FAULT: _told(e)}
+        except (Exception, SystemExit) as e:  # a closed window of its own must not end us without a word
+            return self._last, {FAULT: told(e)}
         finally:
             self.busy = False
 
@@ -70,8 +71,8 @@ class GuardedEnv(gymnasium.Env):
             obs, reward, terminated, truncated, _ = answer
             self._last = self._flat(obs)
             return self._last, _number(reward), _flag(terminated, "terminated"), _flag(truncated, "truncated"), {}
-        except Exception as e:
-            return self._last, 0.0, False, False, {FAULT: _told(e)}
+        except (Exception, SystemExit) as e:
+            return self._last, 0.0, False, False, {FAULT: told(e)}
         finally:
             self.busy = False
 
@@ -171,6 +172,6 @@ def _flag(x: Any, name: str) -> bool:
     return bool(value.item())
 
 
-def _told(e: Exception) -> str:
+def told(e: BaseException) -> str:
     text = " ".join(str(e).split())[:300]
     return text if isinstance(e, _Fault) else f"raised {type(e).__name__}: {text}"

@@ -480,7 +480,7 @@ def _make_gym(
     if not timeout_s > 0:
         raise UserError(f"timeout_s must be positive, got {timeout_s}")
     # The probe is read once for its spaces and rules; user environments keep it for compute_reward.
-    probe, name, spec, task = _in_time(partial(_examined, env, horizon), timeout_s)
+    probe, name, spec, task = in_time(partial(_examined, env, horizon), timeout_s)
     if processes is None:
         mujoco = hasattr(probe.unwrapped, "mujoco_renderer") or type(probe.unwrapped).__module__.startswith("gymnasium_robotics")
         processes = mujoco and num_envs > 1
@@ -508,13 +508,15 @@ def _examined(env: EnvLike, horizon: int | None) -> tuple[Any, str, GoalSpec, Go
     return probe, name, guard.spec_of(probe, name), task_of(probe, name)
 
 
-def _in_time(call: Callable[[], Any], timeout_s: float) -> Any:
+def in_time(call: Callable[[], Any], timeout_s: float) -> Any:
     """An environment may hang while it is made or first reset, too."""
     thread = _TimedThread(timeout_s)
     try:
         return thread.call(call)
     except TimeoutError:
         raise UserError(f"making and resetting one environment took more than {timeout_s:g} s (hung)") from None
+    except SystemExit:
+        raise UserError("the environment ends the process (sys.exit) while it is made or reset") from None
     finally:
         thread.close()
 
