@@ -405,3 +405,11 @@ def test_an_animation_can_be_stopped_and_stands_still_where_motion_is_unwanted(b
             button.click()
             assert button.inner_text() != first
             assert visit.said == []
+
+
+def test_a_method_of_which_only_a_later_seed_is_evaluated_yet_is_reported(tmp_path):
+    make_run(tmp_path / "a", seed=0)
+    (tmp_path / "a" / "evals.jsonl").write_text("", encoding="utf-8")
+    make_run(tmp_path / "b", seed=1)
+    report.write([tmp_path], tmp_path / "r.html")
+    assert "40 episodes of one seed" in (tmp_path / "r.html").read_text(encoding="utf-8")

@@ -36,7 +36,8 @@ _CENTRES: tuple[plots.Centre, ...] = ("mean", "iqm")
 
 def score_words(s: Score, measure: Success) -> str:
     seeds = len(s.seeds)
-    over = f"{seeds} seeds" if s.of == "seeds" else f"{int(s.group.runs[0].evals.episodes[-1])} episodes of one seed"
+    episodes = [int(run.evals.episodes[-1]) for run in s.group.runs if len(run.evals.step)]
+    over = f"{seeds} seeds" if s.of == "seeds" else f"{episodes[-1]} episodes of one seed"
     span = f"95 % interval {interval(s.low, s.high)}, {over}"
     return f"{s.group.name}: goal {SUCCESS[measure]} in {percent(s.value)} ({span}) at {s.step:,} steps"
 
@@ -77,8 +78,8 @@ def to_goal_chart(report: Report, env: str) -> Chart | None:
         if np.isfinite(c.mid).any():
             curves = {axis: curve_data(plots.curve(g, "to_goal", axis)) for axis in _AXES}
             series.append({"i": report.colour(g), "name": g.name, "curves": curves})
-            last = c.mid[np.isfinite(c.mid)][-1]
-            words.append(f"{g.name} needs {last:.3g} steps at the end")
+            reached = f"needs {c.mid[-1]:.3g} steps" if np.isfinite(c.mid[-1]) else "doesn't reach it"
+            words.append(f"{g.name} {reached} at the end")
     summary = "Median number of steps of the episodes that reach the goal; episodes that never do are not in it. "
     return Chart(env, summary + "; ".join(words) + ".", "number", ("axis",), series) if series else None
 
