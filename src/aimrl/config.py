@@ -42,7 +42,7 @@ class Config:
 
     her: Strategy = "future"  # where hindsight goals come from
     her_ratio: float = 0.8  # share of hindsight goals in a batch: k/(k+1), k = 4
-    her_redraws: int = 0  # in every second transition, redraw a hindsight goal up to this often while the state already meets it
+    her_redraws: int = 0  # in every second transition, redraw a future goal up to this often while the state already meets it
     moved_fraction: float = 0.0  # share of a batch from before the achieved goal moves: the rest of an episode has no goal left to teach
     spread_goals: int = 0  # draw that share this many times over, and of these so that its goals spread evenly over all reached (0: off)
 

@@ -103,6 +103,7 @@ def test_each_strategy_draws_the_goals_it_names(strategy):
     same = b.goal[:, 0] == episode_of
     if strategy == "random":
         assert 0.2 < same.mean() < 0.6
+        assert (b.goal[:, 1] == lengths[b.goal[:, 0].astype(int)]).any()  # last states, too
     else:
         assert same.all()
     if strategy == "final":
@@ -207,6 +208,16 @@ def test_goals_to_practise_are_those_reached_seldom_and_the_rest_are_the_desired
     assert share[900] < 0.02
     nothing_yet = replay.practice_goals(replay.make_ring(SPEC, 100), jax.random.PRNGKey(0), desired, 0.6, judge)
     np.testing.assert_array_equal(nothing_yet, desired)
+
+
+def test_places_are_told_apart_where_only_one_goal_is_ever_desired():
+    ring, insert = replay.make_ring(SPEC, 100), jax.jit(lambda r, e: replay.insert(r, e, judge))
+    for number, end in enumerate([20.0] * 15 + [-20.0]):
+        moves = episode(number, 1) | {"achieved": np.array([[0, 0], [end, 0]] + [[0, 0]] * (SPEC.horizon - 1), np.float32)}
+        moves |= {"desired": np.array([-40.0, 0.0], np.float32)}
+        ring = insert(ring, replay.Episodes(*(jnp.asarray(moves[f])[None] for f in FIELDS)))
+    goals = replay.practice_goals(ring, jax.random.PRNGKey(0), jnp.full((3000, 2), -40.0), 1.0, judge)
+    assert abs(float((goals[:, 0] == -20).mean()) - 0.5) < 0.1  # as often as the place reached fifteen times
 
 
 def test_spread_goals_are_drawn_evenly_over_the_places_reached_near_desired_ones():

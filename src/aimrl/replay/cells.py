@@ -11,7 +11,7 @@ SLOTS = 1 << 14
 
 
 class Cells(eqx.Module):
-    """Visits of each cell, and the box that has held every desired goal so far."""
+    """Visits of each cell, and a box around every desired goal so far."""
 
     counts: Int[Array, " slots"]
     low: Float[Array, " goal"]
@@ -24,11 +24,14 @@ def make_cells(goal_dim: int) -> Cells:
 
 
 def visit(cells: Cells, achieved: Float[Array, "n g"], counted: Bool[Array, " n"], desired: Float[Array, "m g"], real: Bool[Array, " m"]):
-    """Count achieved goals, after widening the box to the desired ones."""
+    """Count achieved goals, after widening the box to the desired ones; if all are one, by how far from it the first episodes were."""
     low = jnp.minimum(cells.low, jnp.where(real[:, None], desired, jnp.inf).min(0))
     high = jnp.maximum(cells.high, jnp.where(real[:, None], desired, -jnp.inf).max(0))
+    alone = ~(high > low).any()  # the box has no size yet, so nothing to count in
+    away = jnp.where(alone & counted[:, None], jnp.abs(achieved - low), 0.0).max(0)
+    low, high = low - away, high + away
     cells = Cells(cells.counts, low, high)
-    return Cells(cells.counts.at[jnp.where(counted, _slot(cells, achieved), SLOTS)].add(1, mode="drop"), low, high)
+    return Cells(cells.counts.at[jnp.where(counted & ~alone, _slot(cells, achieved), SLOTS)].add(1, mode="drop"), low, high)
 
 
 def log_weight(cells: Cells, goal: Float[Array, "*n g"]) -> Float[Array, "*n"]:

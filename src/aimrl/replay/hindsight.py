@@ -54,7 +54,8 @@ def sample(ring: Ring, key: PRNGKeyArray, shape: tuple[int, ...], how: Hindsight
 
     future = ring.achieved[_wrapped(row + steps, rows)]
     if how.strategy == "random":
-        hindsight = ring.achieved[_draw(ring.table, ring.span, for_goal, window)]
+        after = _draw(ring.table, ring.span, for_goal, window) + 1  # an episode's last state, too: where it was met, perhaps
+        hindsight = ring.achieved[_wrapped(after, rows)]
     elif how.strategy == "episode":
         hindsight = ring.achieved[_episode_row(ring, row, for_goal)]
     elif how.strategy == "final":
