@@ -12,6 +12,8 @@ import pytest
 import scipy.stats
 from reward_batches import SPEC, pairs_batch, random_batch, repeat_update
 
+from aimrl import nn
+from aimrl.rewards.common import by_round, scaled
 from aimrl.rewards.dense import Dense
 from aimrl.rewards.disco import Disco
 from aimrl.rewards.fairl import FAIRL
@@ -226,3 +228,16 @@ def test_wgan_pays_the_potential_below_its_largest_value_over_the_spread_of_the_
     for normalise, divisor in {"none": 1.0, "range": 1.4, "std": 0.8}.items():
         reward = WGAN(normalise=normalise, margin=0.1)  # pyright: ignore[reportArgumentType]
         np.testing.assert_allclose(reward.reward(state, batch), truth / divisor, rtol=1e-5)
+
+
+def test_the_rounding_errors_of_a_constant_are_not_taken_for_its_spread():
+    values = 7.0 + 1e-6 * jnp.arange(64.0)
+    stats = nn.observe(nn.moments(1), values[:, None])
+    assert float(jnp.abs(scaled(values, stats, "std")).max()) < 200
+    np.testing.assert_allclose(scaled(values, stats, "none"), values)
+
+
+@pytest.mark.parametrize("how", ["range", "std"])
+def test_a_flat_potential_without_margin_pays_finite_rewards(how):
+    zero = jnp.zeros(())
+    assert np.isfinite(by_round(jnp.ones(4), zero, zero, zero, how, 0.0)).all()

@@ -49,16 +49,20 @@ def observe_values(stats: nn.Moments, values: Float[Array, "*batch"], normalise:
 
 
 def scaled(values: Float[Array, "*batch"], stats: nn.Moments, normalise: Normalise) -> Float[Array, "*batch"]:
-    # The floor only guards a division by zero: a small reward is a legitimate reward.
-    return values / stats.std(floor=1e-8)[0] if normalise == "std" else values
+    """Divided by what was seen of their spread; a small reward is a legitimate one, but a constant's rounding errors are no spread."""
+    spread = jnp.maximum(stats.std(floor=1e-8)[0], 1e-2 * jnp.abs(stats.mean[0]))
+    return values / spread if normalise == "std" else values
+
+
+FLAT = 1e-6  # a potential that spreads less is flat: its reward isn't divided by that
 
 
 def by_round(r: Array, f_max: Array, f_min: Array, f_std: Array, how: Literal["none", "range", "std"], margin: float) -> Array:
     """A potential's reward divided by the spread of the potential over the last round of updates, as the authors' code does."""
     if how == "range":  # their grid worlds
-        return r / (f_max - f_min + 2 * margin)
+        return r / jnp.maximum(f_max - f_min + 2 * margin, FLAT)
     if how == "std":  # their robots
-        return r / (2 * (f_std + margin))
+        return r / jnp.maximum(2 * (f_std + margin), FLAT)
     return r
 
 
