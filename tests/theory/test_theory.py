@@ -395,3 +395,13 @@ def test_jensen_gap_function_and_charged_states_match_the_analysis():
         "w1_eq4",
         "w1_hop",
     }
+
+
+@pytest.mark.parametrize("p", [1e-9, 1e-11, 1e-12])
+def test_steps_that_hardly_ever_happen_are_not_dropped_from_the_programs(p):
+    P = np.zeros((2, 1, 2))
+    P[0, 0], P[1, 0, 1] = [1 - p, p], 1
+    mdp = GoalMDP(P, np.array([1.0, 0.0]), 1, 0.9)
+    chain = induced_chain(mdp, uniform_policy(mdp))
+    assert w1_eq4(chain) <= w1_dual(chain)[0] * (1 + 1e-6)
+    assert w1_eq4(chain) > 1e6

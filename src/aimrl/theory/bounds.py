@@ -12,7 +12,7 @@ import numpy as np
 
 from aimrl.theory.distances import charged, hop_distance, visitation
 from aimrl.theory.interior import maximise_potential
-from aimrl.theory.transport import minimise, weighted
+from aimrl.theory.transport import SCALE, minimise, weighted
 
 if TYPE_CHECKING:
     from aimrl.theory.mdp import Chain
@@ -70,12 +70,12 @@ def _eq4(chain: Chain) -> tuple[float, np.ndarray]:
 
 
 def _eq4_highs(edges: _Edges, rho: np.ndarray) -> np.ndarray:
-    """Over (f, u): ±Df ≤ u, Bu ≤ 1."""
+    """Over (f, u): ±Df ≤ u, Bu ≤ 1, the latter times SCALE: HiGHS drops small coefficients."""
     from scipy.sparse import block_array, eye_array
 
     _, D, B = edges
     unit = eye_array(D.shape[0])
-    A = block_array([[D, -unit], [-D, -unit], [None, B]], format="csr")
-    b = np.concatenate([np.zeros(2 * D.shape[0]), np.ones(B.shape[0])])
+    A = block_array([[D, -unit], [-D, -unit], [None, SCALE * B]], format="csr")
+    b = np.concatenate([np.zeros(2 * D.shape[0]), np.full(B.shape[0], SCALE)])
     lower = np.concatenate([np.full(rho.size, -np.inf), np.zeros(D.shape[0])])
     return minimise(np.concatenate([rho, np.zeros(D.shape[0])]), A, b, lower=lower)[: rho.size]
