@@ -179,7 +179,12 @@ BAD = [
     ({"seed": -1}, "seed must be"),
     ({"iterations": 0}, "iterations must be"),
     ({"entropy": 0.0}, "entropy must be"),
-    ({"entropy": float("nan")}, "entropy must be"),
+    ({"entropy": float("nan")}, "entropy takes a float"),
+    ({"gamma": 1.5}, "gamma must be at least 0 and below 1"),
+    ({"target_rate": 5.0}, "target_rate must be a positive number of at most 1"),
+    ({"q_learning_rate": -1.0}, "q_learning_rate must be"),
+    ({"q_activation": "rely"}, "did you mean relu"),
+    ({"q_hidden": "x"}, "q_hidden takes a tuple"),
 ]
 
 

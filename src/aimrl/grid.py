@@ -20,8 +20,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from aimrl import rewards, runs
-from aimrl.agents import soft_q
+from aimrl.agents import of_kind, soft_q
 from aimrl.envs import grid as worlds
+from aimrl.nn import ACTIVATIONS
 from aimrl.rewards.base import Reward, total_reward
 from aimrl.theory.distances import optimal_hitting_time
 from aimrl.theory.mdp import GoalMDP
@@ -383,10 +384,21 @@ def settings(
         overrides["entropy"] = entropy
     known = {k: overrides.pop(k) for k in list(overrides) if k in q_fields or k in top}
     made = preset_reward(reward, preset, **overrides | (reward_options or {}))
-    q = dataclasses.replace(config.q, **{q_fields[k]: tuple(v) if isinstance(v, list) else v for k, v in known.items() if k in q_fields})
+    q = dataclasses.replace(
+        config.q, **{q_fields[k]: of_kind(v, getattr(config.q, q_fields[k]), k) for k, v in known.items() if k in q_fields}
+    )
     config = dataclasses.replace(config, q=q, **{k: v for k, v in known.items() if k in top})
-    if not (isinstance(q.entropy, int | float) and 0 < q.entropy < math.inf):
-        raise UserError(f"entropy must be a positive number, not {q.entropy}")
+    if not 0 <= q.gamma < 1:
+        raise UserError(f"gamma must be at least 0 and below 1, not {q.gamma}")
+    for name, value, most in (
+        ("entropy", q.entropy, math.inf),
+        ("q_learning_rate", q.learning_rate, math.inf),
+        ("target_rate", q.target_rate, 1),
+    ):
+        if not (0 < value <= most and value < math.inf):
+            raise UserError(f"{name} must be a positive number{' of at most 1' if most == 1 else ''}, not {value}")
+    if q.activation not in ACTIVATIONS:
+        raise UserError(nearest(q.activation, ACTIVATIONS, "activation"))
     for name in top:
         if not (isinstance(getattr(config, name), int) and getattr(config, name) >= 1):
             raise UserError(f"{name} must be a whole number of at least 1, not {getattr(config, name)}")

@@ -29,7 +29,7 @@ def make(name: str, **options: Any) -> Agent:
         if key not in fields:
             raise UserError(nearest(key, fields, f"option of {name}"))
     defaults = {f.name: f.default for f in dataclasses.fields(agent)}
-    made = agent(**{k: _value(v, defaults[k], f"option '{k}' of {name}") for k, v in options.items()})
+    made = agent(**{k: of_kind(v, defaults[k], f"option '{k}' of {name}") for k, v in options.items()})
     for key, value in ((f, getattr(made, f)) for f in fields - {*_FREE}):
         if isinstance(value, int | float) and (value < 0 or (value == 0 and key in _POSITIVE)):
             raise UserError(f"option '{key}' of {name} must {'be positive' if key in _POSITIVE else 'not be negative'}, not {value:g}")
@@ -42,7 +42,7 @@ def make(name: str, **options: Any) -> Agent:
     return made
 
 
-def _value(value: Any, default: Any, where: str) -> Any:
+def of_kind(value: Any, default: Any, where: str) -> Any:
     """The value as its field's default has it: lists (from JSON, TOML) become tuples, "inf" a number."""
     if isinstance(value, list):
         value = tuple(value)
