@@ -266,6 +266,18 @@ def test_grid_answers_in_json_and_keeps_its_folder(capsys, tmp_path):
     assert code == 0
     assert len(found["success_rate"]) == 2
     assert (tmp_path / "g" / "config.json").is_file()
+    assert "the earlier grid run" in call(capsys, *argv)[2][0]
+    for other in (("eval", tmp_path / "g"), ("stats", tmp_path / "g")):
+        code, _, err = call(capsys, *other)
+        assert code == 2
+        assert "a run of `aimrl grid`, not of `aimrl train`" in err[-1]
+
+
+def test_a_file_is_not_taken_for_a_run_folder(capsys, tmp_path):
+    (tmp_path / "f").write_text("mine")
+    code, _, err = call(capsys, "train", "FetchReach-v4", "--out", tmp_path / "f")
+    assert (code, err) == (2, [f"aimrl: {tmp_path / 'f'} is a file, not a folder"])
+    assert (tmp_path / "f").read_text() == "mine"
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------------------------
@@ -588,10 +600,21 @@ BAD_OPTIONS = {
 }
 
 
+BAD_OPTIONS |= {
+    "train FetchReach-v4 --td3.hidden [256,256]": "it takes whole numbers one after another, as in --td3.hidden 256 256",
+    "eval runs/push --step abc": "--step can't be 'abc': it takes a whole number",
+    "sweep s.toml --jobs two": "--jobs can't be 'two': it takes a whole number",
+    "grid room --entropy high": "--entropy can't be 'high': it takes a number",
+    "theory room --gamma x": "--gamma can't be 'x': it takes a number",
+    "doctor FetchReach-v4 --horizon -3": "--horizon must be at least 1, not -3",
+}
+
+
 @pytest.mark.parametrize("typed", BAD_OPTIONS, ids=lambda typed: typed[:60])
-def test_a_bad_option_of_a_reward_is_answered_in_one_line(typed, capsys, tmp_path, monkeypatch):
+def test_a_bad_option_is_answered_in_one_line(typed, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(capsys, *typed.split(), "-q")
+    quiet = ["-q"] if typed.startswith(("grid", "train")) else []
+    code, out, err = call(capsys, *typed.split(), *quiet)
     assert (code, out) == (2, [])
     assert len(err) == 1
     assert BAD_OPTIONS[typed] in err[0]

@@ -15,6 +15,7 @@ from small_runs import assert_same_run, config, lines
 
 import aimrl
 from aimrl import runs
+from aimrl.cli import main
 from aimrl.config import make_config
 from aimrl.rewards import make as make_reward
 from aimrl.train import load_run, train
@@ -83,9 +84,18 @@ def test_a_saved_run_gives_the_same_actions_when_loaded(tmp_path):
 
 def test_a_run_with_a_reward_of_its_own_asks_for_it(tmp_path):
     train(config(steps=120, reward="nearer"), tmp_path / "r", env=point_goal, reward=make_reward("dense"))
-    with pytest.raises(UserError, match=r"reward of its own, 'nearer': .* aimrl\.load\(folder, reward=…\)$"):
+    with pytest.raises(UserError, match=r"reward of its own, 'nearer': .* aimrl\.load\(folder, reward=…\) loads it"):
         load_run(tmp_path / "r", env=point_goal)
     assert load_run(tmp_path / "r", env=point_goal, reward=make_reward("dense")).step == 120
+
+
+def test_a_run_in_an_environment_without_a_name_asks_for_it(tmp_path, capsys):
+    train(config(steps=120), tmp_path / "r", env=point_goal)
+    with pytest.raises(UserError, match=r"was trained in 'point', which isn't registered here: .* aimrl\.load\(folder, env=…\) loads it"):
+        load_run(tmp_path / "r")
+    assert main(["train", "--resume", "--out", str(tmp_path / "r")]) == 2
+    assert "was trained in 'point', which isn't registered here" in capsys.readouterr().err
+    assert load_run(tmp_path / "r", env=point_goal).step == 120
 
 
 def test_a_run_that_goes_on_longer_writes_it_down(tmp_path):

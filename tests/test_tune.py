@@ -31,7 +31,7 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def search(out: Path, **options: Any) -> tune.Tuned:
     settings = {"reward": "sparse", "trials": 4, "steps": 500, "only": ("agent.critic_rate", "batch_size"), "progress": False}
-    return tune.tune("A-v0", out=out, overrides=SMALL, **settings | options)
+    return tune.tune(**{"env": "FetchPush-v4", "out": out, "overrides": SMALL} | settings | options)
 
 
 @pytest.mark.parametrize("agent", list(tune.AGENT))
@@ -40,7 +40,7 @@ def test_every_declared_range_names_a_field_that_takes_both_its_ends(agent, rewa
     found = tune.ranges(agent, reward)
     for pick in (0, -1):
         params = {n: r.values[pick] if isinstance(r, tune.OneOf) else (r.low, r.high)[pick] for n, r in found.items()}
-        config = make_config("A-v0", reward=reward, agent=agent, preset="paper", **tune.as_overrides(params))
+        config = make_config("FetchPush-v4", reward=reward, agent=agent, preset="paper", **tune.as_overrides(params))
         made, paid = agents.make(agent, gamma=0.9), rewards.make(reward, **config.reward_options)
         for name, value in params.items():
             room, _, field = name.rpartition(".")
@@ -59,7 +59,7 @@ def test_a_search_finds_the_better_rate_and_saves_it_as_a_preset(tmp_path):
     distance = {t["number"]: abs(math.log10(t["params"]["agent.critic_rate"] / 1e-3)) for t in complete}
     for t in complete:
         assert t["value"] == int(10 / (1 + distance[t["number"]])) / 10
-    config = make_config("A-v0", reward="sparse", preset=str(done.preset), steps=500, seed=0)
+    config = make_config("FetchPush-v4", reward="sparse", preset=str(done.preset), steps=500, seed=0)
     best = next(t for t in complete if t["params"] == done.best_params)
     trained = runs.load_config(Path(best["folder"]))
     same = lambda c: runs.plain(dataclasses.asdict(c)) | {"preset": ""}  # noqa: E731
@@ -71,7 +71,7 @@ def test_a_search_finds_the_better_rate_and_saves_it_as_a_preset(tmp_path):
 def test_poor_trials_are_pruned_on_their_evaluations(tmp_path, monkeypatch):
     poor = {"agent.critic_rate": tune.Real(1e-9, 1e-9)}
     good = {"agent.critic_rate": tune.Real(1e-3, 1e-3)}
-    item = tune.Search("s", str(tmp_path), "A-v0", "sparse", "td3", "fast", 500, 0, 5, "final", ("agent.critic_rate",), SMALL)
+    item = tune.Search("s", str(tmp_path), "FetchPush-v4", "sparse", "td3", "fast", 500, 0, 5, "final", ("agent.critic_rate",), SMALL)
     monkeypatch.setitem(sys.modules, "aimrl.train", _standin_module())
     for trials, found in ((5, good), (6, poor)):
         monkeypatch.setitem(tune.AGENT, "td3", found)
@@ -116,7 +116,7 @@ def test_an_interrupted_search_resumes_its_trial_from_the_checkpoint(tmp_path, n
     code = (
         "import json, sys; from aimrl import tune\n"
         "if __name__ == '__main__':\n"
-        "    tune.tune('A-v0', reward='sparse', trials=1, steps=500, out=sys.argv[1], overrides=json.loads(sys.argv[2]))"
+        "    tune.tune('FetchPush-v4', reward='sparse', trials=1, steps=500, out=sys.argv[1], overrides=json.loads(sys.argv[2]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path), json.dumps(SMALL)]
     process = subprocess.Popen(command, env=os.environ | {"STANDIN_ROUND_S": "1.0"}, stderr=subprocess.PIPE, text=True)
@@ -129,7 +129,7 @@ def test_an_interrupted_search_resumes_its_trial_from_the_checkpoint(tmp_path, n
     _, err = process.communicate(timeout=300)
     assert "Traceback" not in err
     first = runs.read_json(folder / "config.json")
-    done = tune.tune("A-v0", reward="sparse", trials=1, steps=500, out=tmp_path, overrides=SMALL, progress=False)
+    done = tune.tune("FetchPush-v4", reward="sparse", trials=1, steps=500, out=tmp_path, overrides=SMALL, progress=False)
     assert [(t["state"], t["folder"]) for t in done.trials] == [("complete", str(folder))]
     assert runs.read_json(folder / "config.json") == first
     rows = runs.read_lines(folder / "evals.jsonl")
@@ -139,7 +139,7 @@ def test_an_interrupted_search_resumes_its_trial_from_the_checkpoint(tmp_path, n
 
 
 def test_a_killed_worker_is_replaced_and_its_trial_taken_up(tmp_path):
-    done = tune.tune("Suicidal-v0", reward="sparse", trials=2, steps=500, out=tmp_path, overrides=SMALL, progress=False)
+    done = tune.tune("standin:Suicidal-v0", reward="sparse", trials=2, steps=500, out=tmp_path, overrides=SMALL, progress=False)
     assert [t["state"] for t in done.trials] == ["complete", "complete"]
     assert runs.read_lines(tmp_path / "trial-0000" / "evals.jsonl")[-1]["sum"] == 1500
 
@@ -156,10 +156,16 @@ def test_a_search_is_for_the_agent_of_its_preset(tmp_path):
     assert runs.read_json(Path(done.trials[0]["folder"]) / "config.json")["agent"] == "sac"
 
 
-def test_failed_trials_are_listed_with_their_reasons(tmp_path):
-    done = tune.tune("Broken-v0", reward="sparse", trials=1, steps=500, out=tmp_path, overrides=SMALL, progress=False)
+def test_failed_trials_are_listed_with_their_reasons_and_the_next_call_draws_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("STANDIN_BREAKS", "1")
+    done = search(tmp_path, trials=2, steps=500)
     assert (done.best_value, done.preset) == (None, None)
-    assert "trial 0 failed: unknown environment 'Broken-v0'" in done.text()
+    assert [t["state"] for t in done.trials] == ["fail", "fail"]
+    assert "trial 0 failed: the arm is broken" in done.text()
+    monkeypatch.delenv("STANDIN_BREAKS")
+    done = search(tmp_path, trials=2, steps=500)
+    assert [t["state"] for t in done.trials] == ["fail", "fail", "complete", "complete"]
+    assert len(search(tmp_path, trials=2, steps=500).trials) == 4
 
 
 def test_a_database_url_is_used_and_never_repeated_in_an_error(tmp_path):
@@ -178,7 +184,7 @@ def test_a_search_of_another_kind_does_not_mix_its_trials_with_an_earlier_ones(t
         ({"steps": 700}, "steps 500, not 700"),
         ({"measure": "area"}, "'final', not 'area'"),
         ({"seed": 3}, "seed 0, not 3"),
-        ({"name": "A-v0-sparse-td3-fast", "reward": "dense"}, "reward 'sparse', not 'dense'"),
+        ({"name": "FetchPush-v4-sparse-td3-fast", "reward": "dense"}, "reward 'sparse', not 'dense'"),
     ):
         with pytest.raises(UserError, match=line):
             search(tmp_path, trials=2, **other)
@@ -197,6 +203,7 @@ def test_two_searches_in_one_folder_refuse_in_one_line(tmp_path):
     [
         ({"trials": 0}, "trials must be at least 1"),
         ({"jobs": 0}, "jobs must be at least 1"),
+        ({"env": "FetchRech-v4"}, "did you mean FetchReach"),
         ({"reward": "aimm"}, "did you mean aim"),
         ({"agent": "td33"}, "did you mean td3"),
         ({"preset": "paperr"}, "did you mean paper"),

@@ -19,7 +19,7 @@ class Config:
     reward: str = "aim"  # aim aim+r sparse dense rnd mc smirl gail fairl fairl- disco wgan, or an installed one
     agent: str = "td3"  # td3, sac, or soft_q for discrete actions
     preset: str = "fast"  # paper, fast, or a JSON file made by `aimrl tune`
-    steps: int = 200_000  # environment steps in all, over all environments
+    steps: int = 200_000  # environment steps in all, over all environments, ended with the round that reaches it
     seed: int = 0
     backend: Backend = "auto"  # simulator: EnvPool where it has the task, else Gymnasium
     num_envs: int = 8  # environments stepped at once
@@ -55,7 +55,7 @@ class Config:
     random_final: float = 0.3  # and from random_decay on
     random_decay: float = 1 / 30  # share of the run over which it falls
 
-    eval_every: int = 20_000  # steps between evaluations
+    eval_every: int = 20_000  # steps between evaluations, each after the round that reaches them
     eval_episodes: int = 100
     checkpoint_every: int = 20_000  # steps between checkpoints; environments are rebuilt there, so that resuming is exact
     env_timeout: float = 60.0  # seconds before a hanging environment is given up

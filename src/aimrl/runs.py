@@ -206,8 +206,12 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
                 f"{folder} was trained in the simulators of {had!r:.80}, which can't be had here: it would go on in those of {now}"
             )
         return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, not a folder")
     if path.is_file():
-        raise UserError(f"{folder} already holds a run: add --resume to go on with it, or choose another --out")
+        raise UserError(
+            f"{folder} already holds a run: add --resume (in Python resume=True) to go on with it, or choose another --out (out=…)"
+        )
     if left := [name for name in ("checkpoints", "metrics.jsonl", "evals.jsonl") if (folder / name).exists()]:
         raise UserError(f"{folder} holds {left[0]} of a run whose config.json is gone: choose another --out, or remove the folder")
     try:
@@ -313,6 +317,8 @@ def load_config(folder: Path) -> Config:
         raise UserError(f"there is no run folder {folder}")
     refuse_links(folder)
     data = read_json(folder / "config.json")
+    if data.get("kind") == "grid":
+        raise UserError(f"{folder} is a run of `aimrl grid`, not of `aimrl train`: its results are in its result.json and figures")
     _check_format(folder, data)
     names = {f.name for f in dataclasses.fields(Config)}
     try:
@@ -322,6 +328,21 @@ def load_config(folder: Path) -> Config:
     look_here(config.env)
     _refuse_own_code(folder, config.env)
     return config
+
+
+def refuse_own(folder: Path, config: Config, env: Any = None, reward: Any = None) -> None:
+    """A run of environments or rewards that have no names here can go on only with the objects themselves."""
+    from aimrl import rewards
+    from aimrl.envs import vector
+
+    how = "in Python, aimrl.load(folder, {0}=…) loads it and aimrl.train(…, out=folder, resume=True) goes on with it"
+    if env is None:
+        try:
+            vector.check_name(config.env)
+        except UserError:
+            raise UserError(f"{folder} was trained in '{config.env}', which isn't registered here: {how.format('env')}") from None
+    if reward is None and config.reward not in rewards.known():
+        raise UserError(f"{folder} was trained with a reward of its own, '{config.reward}': {how.format('reward')}")
 
 
 def refuse_links(folder: Path) -> None:

@@ -589,11 +589,8 @@ def check_memory(c: Config, spec: GoalSpec, round_: Round) -> tuple[Brain, repla
 def load_run(folder: Path, step: int | None = None, env: Any = None, reward: Reward | None = None) -> Run:
     """A saved run's policy at its newest (or the given) checkpoint; `env` and `reward` as given to `train`, where they were objects."""
     config = runs.load_config(folder)
+    runs.refuse_own(folder, config, env, reward)
     meta = runs.load_meta(folder, step)
-    if reward is None and config.reward not in rewards.known():
-        raise UserError(
-            f"{folder} was trained with a reward of its own, '{config.reward}': load it in Python by aimrl.load(folder, reward=…)"
-        )
     with make_env(config, env, 1, 0) as probe:
         round_ = make_round(config, probe.spec, probe.outliving_task(), reward)
         template, _ = check_memory(dataclasses.replace(config, buffer_size=1), probe.spec, round_)

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from aimrl import runs
 from aimrl.config import Config, make_config, preset_values
+from aimrl.envs import vector
 from aimrl.runs import locked
 from aimrl.sweep import LOCK_WAIT, RETRIES, Interrupts, check_options, one_line, one_thread, safe_name
 from aimrl.types import UserError, cores, nearest
@@ -177,7 +178,7 @@ def tune(
     overrides: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> Tuned:
-    """Search until the study holds `trials` trials; the same call goes on with an interrupted search.
+    """Search until the study holds `trials` trials; the same call goes on with an interrupted search, and draws others for failed trials.
 
     `storage` is a database URL; by default a journal file in `out`. Ctrl-C saves the running trials, which the next call resumes.
     """
@@ -196,9 +197,11 @@ def tune(
     began = time.monotonic()
     with locked(folder / ".tune.lock", f"another search is running in {folder}"), Interrupts() as interrupts:
         study = open_study(search, storage)
+        failed = sum(t.state.name == "FAIL" and "lost" not in t.user_attrs for t in study.get_trials(deepcopy=False))
+        search = dataclasses.replace(search, trials=trials + failed)  # those of earlier calls: what made them fail may be mended
         for tries_left in reversed(range(1 + RETRIES)):
             take_up_lost(study, folder)
-            left = trials - _counted(study)
+            left = search.trials - _counted(study)
             killed = left > 0 and _work(search, storage, min(jobs, left, 4 * cores()), interrupts, progress)
             if not killed or interrupts.count:
                 break
@@ -209,6 +212,7 @@ def tune(
 
 def _check(search: Search) -> None:
     """Bad names and impossible settings are told before anything is started."""
+    vector.check_name(search.env)
     check_options(search.config({}))
     if not ranges(search.agent, search.reward, search.only):
         raise UserError("there is nothing to search")

@@ -17,6 +17,8 @@ def train(config, folder, *, resume=False, listen=lambda event, data: None, stop
 
     if config.env == "Broken-v0":
         raise UserError("unknown environment 'Broken-v0'")
+    if "STANDIN_BREAKS" in os.environ:
+        raise UserError("the arm is broken")
     runs.prepare(folder, config, {}, resume)
     steps = runs.checkpoint_steps(folder) if resume else []
     step = steps[-1] if steps else 0

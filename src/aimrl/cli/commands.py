@@ -108,6 +108,7 @@ def evaluate(o: Eval) -> None:
     if o.video or o.figures:
         runs.check_writable(out)
     record = run.evaluate(o.episodes)
+    record["wall_s"] = runs.load_meta(o.run, run.step).get("wall_s")  # of the training, as in evals.jsonl
     reached = [s for s in record["steps_to_goal"] if s >= 0]
     text = f"{run.config.env} at step {run.step:,}, {record['episodes']} episodes: {success_text(record)}"
     text += f", in {sum(reached) / len(reached):.1f} steps on average" if reached else ""
@@ -148,6 +149,8 @@ def grid(o: Grid, reward_options: dict[str, Any]) -> None:
     from aimrl import grid
 
     out = o.out or Path("runs") / f"grid-{Path(o.world).stem}-{o.reward}"
+    if (out / "config.json").is_file():
+        note(f"the earlier grid run in {out} is replaced when this one is done: another --out keeps both")
     result = grid.run(o.world, o.reward, o.preset, o.seeds, o.seed, o.iterations, o.entropy, out, not o.quiet, reward_options)
     rates = [float(r) for r in result["success_rate"]]
     text = f"{o.world}, reward {o.reward}, {result['iterations']} iterations, {result['env_steps']:,} environment steps a seed: "
@@ -374,6 +377,8 @@ class Doctor:
 def doctor(o: Doctor) -> int:
     from aimrl.envs import doctor
 
+    if o.horizon is not None and o.horizon < 1:
+        raise UserError(f"--horizon must be at least 1, not {o.horizon}")
     findings = doctor.diagnose(o.env, o.backend, o.quick, o.horizon)
     healthy = doctor.healthy(findings)
     signs = {"ok": "ok   ", "warn": "warn ", "error": "ERROR"}

@@ -242,6 +242,10 @@ def _reason(box: str, made: type, argv: Sequence[str]) -> str:
         return nearest(value, re.findall(r"'([^']*)'", valid), f"value of {name}")
     if bad := re.match(r"Error parsing (\S+): (invalid literal for int|could not convert string to float).*'(.*)'$", reason):
         return f"{bad[1]} can't be '{bad[3]}': it takes a {'whole ' if 'int' in bad[2] else ''}number"
+    if bad := re.match(r"Error parsing (\S+): no type matching \{None\}\|(INT|FLOAT) could be instantiated from \['(.*?)'\]", reason):
+        return f"{bad[1]} can't be '{bad[3]}': it takes a {'whole ' if bad[2] == 'INT' else ''}number"
+    if bad := re.match(r"Error parsing (\S+): Could not find valid parse for arguments: \['(.*?)'", reason):  # of several whole numbers
+        return f"{bad[1]} can't be '{bad[2]}': it takes whole numbers one after another, as in {bad[1]} 256 256"
     if bad := re.match(r"Error parsing (\S+): (takes .*)$", reason):  # of `numbers`
         return f"{bad[1]} {bad[2]}"
     return reason[0].lower() + reason[1:].rstrip(".")

@@ -75,7 +75,9 @@ def _base(argv: Sequence[str]) -> Config:
             raise UserError("--resume needs to know which run: add --out DIR")
         if not (Path(out) / "config.json").is_file():
             raise UserError(f"nothing to resume in {out}: it holds no config.json")
-        return runs.load_config(Path(out))
+        config = runs.load_config(Path(out))
+        runs.refuse_own(Path(out), config)
+        return config
     typed = {name: options.typed_value(argv, f"--{name}") for name in ("preset", "reward", "agent")}
     chosen = {k: v for k, v in typed.items() if v is not None}
     env = options.first_positional(argv, [*_SWITCHES, *_switches(make_config("", **chosen))])
@@ -189,7 +191,7 @@ def _run(argv: Sequence[str], head: HeadStart) -> int:
     from aimrl.train import train
 
     folder = extra.out or runs.default_folder(config)
-    if extra.resume or (folder / "config.json").exists():  # refused here before anything is built
+    if extra.resume or (folder / "config.json").exists() or folder.is_file():  # refused here before anything is built
         runs.prepare(folder, config, {}, extra.resume)
         if (done := runs.checkpoint_steps(folder)) and done[-1] >= config.steps and runs.last_evaluated(folder) >= done[-1]:
             return _report(folder, config, extra, done[-1], 0)

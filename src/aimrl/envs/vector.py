@@ -230,19 +230,35 @@ def well_known(env: EnvLike, backend: Backend = "auto", horizon: int | None = No
     return resolve_backend(env, backend, horizon) == "envpool" and importlib.metadata.version("envpool") in ENVPOOL_MUJOCO
 
 
+def check_name(env_id: str) -> None:
+    """Raises for an id that nobody registered. Whether it can be made is another question, and `module:Id` is registered when imported."""
+    import gymnasium
+
+    if ":" in env_id or _is_registered(env_id):
+        return
+    importlib.import_module("aimrl.envs.grid_gym")  # registers the grid worlds; late, because it loads JAX
+    if not _is_registered(env_id):
+        raise UserError(nearest(env_id, gymnasium.registry, "environment"))
+
+
+def _is_registered(env_id: str) -> bool:
+    """An id without a version means the latest."""
+    import gymnasium
+
+    register_robotics()
+    return env_id in gymnasium.registry or any(known.rpartition("-v")[0] == env_id for known in gymnasium.registry)
+
+
 def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | None = None) -> Any:
     """One plain Gymnasium environment with a time limit, for videos and close looks (EnvPool can't render without a screen)."""
     import gymnasium
 
     if isinstance(env, str):
-        register_robotics()
-        if env.startswith("aimrl/"):
-            importlib.import_module("aimrl.envs.grid_gym")  # registers the grid worlds; late, because it loads JAX
+        check_name(env)
         try:
             asked: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}  # not every __init__ takes it
             single = gymnasium.make(env, disable_env_checker=True, **asked)
         except (gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound):
-            importlib.import_module("aimrl.envs.grid_gym")  # so that its ids are among the suggestions
             raise UserError(nearest(env, gymnasium.registry, "environment")) from None
         except Exception as e:
             raise UserError(f"environment '{env}' can't be made: {_one_line(e)}") from None

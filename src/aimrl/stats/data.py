@@ -138,6 +138,8 @@ def read_evals(folder: Path, key: str) -> tuple[dict[int, tuple[int, int]], list
 def _read_run(folder: Path, key: str) -> tuple[_Run | None, list[str]]:
     try:
         config = json.loads(read_bounded(folder / "config.json", MAX_JSON).decode("utf-8"))
+        if isinstance(config, dict) and config.get("kind") == "grid":
+            return None, [f"{folder}: a run of `aimrl grid`, not of `aimrl train`"]
         env, reward, seed = config["env"], config["reward"], config["seed"]
         if not isinstance(env, str) or not isinstance(reward, str) or isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError

@@ -90,6 +90,8 @@ def _axes(table: dict[str, Any], where: str, more: tuple[str, ...]) -> tuple[dic
             if axis in grid:
                 raise UserError(f"{where} has both {axis} and {axis}s")
             if key == "seeds" and is_int(value):  # how many; `seed = 3` is the one seed 3
+                if value < 1:
+                    raise UserError(f"{where}: seeds is how many, at least 1, or a list of seeds, not {value}")
                 value = range(min(value, MAX_CELLS + 1))
             grid[axis] = _values(axis, value, where)
         elif (key == "steps" and is_int(value)) or (key == "overrides" and isinstance(value, dict)):
