@@ -423,9 +423,13 @@ def test_a_run_from_kept_programs_is_the_run_that_traced_them(kept, tmp_path, mo
 # --- the compiler's options --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "precision", "own"), [(2, "float32", False), (1, "float32", True), (2, "bfloat16", True)])
-def test_products_of_several_cores_in_float32_are_left_to_the_kernels_that_share_them(monkeypatch, n, precision, own):
+@pytest.mark.parametrize(
+    ("n", "flags", "precision", "own"),
+    [(2, "avx2", "float32", False), (1, "avx2", "float32", True), (1, "avx2 avx512f", "float32", False), (2, "avx2", "bfloat16", True)],
+)
+def test_float32_products_are_left_to_the_kernels_that_are_faster_on_this_processor(monkeypatch, n, flags, precision, own):
     monkeypatch.setattr(programs, "cores", lambda: n)
+    monkeypatch.setattr(programs, "processor", lambda: {"flags": flags})
     x = jnp.ones((256, 256))
     program = jax.jit(lambda x: x @ x, compiler_options=programs.quickly_compiled(precision)).lower(x).compile()
     assert ("__ynn_fusion" in program.as_text()) == own

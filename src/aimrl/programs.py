@@ -54,12 +54,13 @@ def quickly_compiled(precision: Precision = "float32") -> dict[str, Any]:
     """Compiler options for programs whose time is that of their matrix products.
 
     No optimiser of loops touches those, so fewer passes are a quarter less to wait for. XLA's newer kernels (YNNPACK) share a product of
-    256 × 256 float32 matrices badly between cores: without them an update takes 7 % less time on two cores, and 6 % more on one.
+    256 × 256 float32 matrices badly between cores: without them an update takes 7 % less time on two. On one core it takes 6 % more where
+    vectors are 256 bits wide, and 5 to 15 % less where they are 512.
     """
     if jax.default_backend() != "cpu":
         return {}
-    shared = _known().intersection([_OTHER_KERNELS]) if precision == "float32" and cores() > 1 else ()
-    return {"xla_backend_optimization_level": 1} | dict.fromkeys(shared, "")
+    slower = precision == "float32" and (cores() > 1 or "avx512f" in processor().get("flags", "").split())
+    return {"xla_backend_optimization_level": 1} | dict.fromkeys(_known().intersection([_OTHER_KERNELS] * slower), "")
 
 
 def roughly_compiled() -> dict[str, Any]:
