@@ -36,6 +36,17 @@ def test_the_ratios_are_those_of_what_was_measured(monkeypatch, narrow):
     assert found.get("sbx_ratio_bfloat16_1core") == (2.25 if narrow else None)
 
 
+def test_what_a_part_found_is_said_before_the_next_begins(monkeypatch):
+    """The whole takes up to an hour: whoever ends it early keeps what there was."""
+    lines: list[str] = []
+    monkeypatch.setattr(bench, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(bench, "_measure", lambda part, cores, quick: MEASURED[part])
+    bench.bench(quick=True, listen=lines.append)
+    assert lines[2:6] == ["loop …", "loop: steps_per_s 150, first_update_s 7", "sb3 …", "sb3: sb3_steps_per_s 75"]
+    assert "sbx on one core: sbx_steps_per_s 100" in lines
+    assert lines[-1] == "grid: grid_ms_per_seed_iteration 3.2"
+
+
 def test_loops_take_turns_and_each_is_compared_with_its_neighbours(monkeypatch):
     """A machine that slows down half-way through, or speeds up for one moment, must not decide who is faster."""
     monkeypatch.setattr(bench, "multiplies_bfloat16", lambda: False)

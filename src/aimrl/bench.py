@@ -35,6 +35,14 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
             raise UserError(f"the benchmark compares with {package}, which is missing: in the checkout, pip install -e '.[sb3,envpool]'")
     from aimrl import runs
 
+    def told(part: str, pinned: int | None) -> dict[str, Any]:
+        """What a part found, said at once: the whole takes from half an hour to an hour, and who ends it early has what there was."""
+        where = " on one core" if pinned else ""
+        listen(f"{part}{where} …")
+        found = _measure(part, pinned, quick)
+        listen(f"{part}{where}: " + ", ".join(f"{key} {value:.4g}" for key, value in found.items()))
+        return found
+
     chip = {key: value for key, value in processor().items() if key in ("model name", "cpu family", "model", "cache size")}
     out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores(), "processor": chip}
     for suffix, pinned in (("", None), ("_1core", 1)):
@@ -42,8 +50,7 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
         loops, turns = ["loop", *("loop" + kind for kind in narrow), "sb3", "sbx"], 1 if quick else _TURNS
         measured: dict[str, list[float]] = {}
         for part in ["learner", *("learner" + kind for kind in narrow), *loops * turns, "envs"]:
-            listen(f"{part}{' on one core' if pinned else ''} …")
-            for key, value in _measure(part, pinned, quick).items():
+            for key, value in told(part, pinned).items():
                 measured.setdefault(key, []).append(value)
         each = {key: [round(v, 2) for v in values] for key, values in measured.items() if len(values) == turns}
         found = {key: statistics.median(values) for key, values in measured.items()}
@@ -56,8 +63,7 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
         out |= {key + suffix: value for key, value in found.items()}
         out |= {f"{key}_each{suffix}": each[key] for key in found if key in each and turns > 1}
     for part in ("sampling", "grid"):
-        listen(f"{part} …")
-        out |= _measure(part, None, quick)
+        out |= told(part, None)
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
 
 
