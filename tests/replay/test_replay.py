@@ -68,6 +68,23 @@ def test_a_transition_keeps_its_action_and_true_next_observation_across_the_wrap
     np.testing.assert_array_equal(batch.action[:, 0], batch.obs[:, 1] + 10 * batch.obs[:, 0])
 
 
+@pytest.mark.parametrize("longest", [1, 2, 6])  # of one step: as many episodes as a ring can hold
+def test_an_episode_keeps_its_goal_its_end_and_its_failure_beside_all_that_were_stored_since(longest):
+    lengths = np.random.default_rng(longest).integers(1, longest + 1, 100)
+    insert = jax.jit(lambda r, e: replay.insert(r, e, judge))
+    sample = jax.jit(lambda r, key: replay.sample(r, key, (300,), replay.Hindsight(strategy="final", ratio=0.5), judge))
+    ring = replay.make_ring(SPEC, 30)
+    for newest, length in enumerate(lengths):  # the oldest is overwritten at any of its rows
+        ring = insert(ring, replay.Episodes(*(jnp.asarray(episode(newest, length)[f])[None] for f in FIELDS)))
+        batch = jax.device_get(sample(ring, jax.random.PRNGKey(newest)))
+        number, t = batch.obs[:, 0].astype(int), batch.obs[:, 1]
+        np.testing.assert_array_equal(batch.desired[:, 0], number)
+        ends = np.stack([number, lengths[number]], -1)
+        np.testing.assert_array_equal(batch.goal, np.where(batch.relabelled[:, None], ends, batch.desired))
+        over = (number % 3 == 0) & (t + 1 == lengths[number])
+        np.testing.assert_array_equal(batch.terminated, batch.success | over)
+
+
 def test_the_ring_forgets_oldest_first_and_holds_its_capacity_of_full_episodes():
     ring = filled([6] * 30, capacity=30)
     alive = np.unique(draw(ring, n=20_000).obs[:, :2], axis=0)
@@ -255,13 +272,15 @@ def test_trimming_and_laying_back_loses_nothing():
     assert replay.used_rows(filled([6, 2], capacity=30)) == 10
 
 
-def test_memory_is_close_to_the_raw_data():
-    fetch = GoalSpec(obs_dim=25, goal_dim=3, action_dim=4, horizon=50)
-    raw = 1_000_000 * 4 * (25 + 3 + 3 + 4)  # each observation once
-    assert replay.bytes_needed(fetch, 1_000_000) < 1.2 * raw
-    ring = jax.eval_shape(lambda: replay.make_ring(fetch, 1_000_000))
-    real = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(ring))
-    assert abs(real / replay.bytes_needed(fetch, 1_000_000) - 1) < 0.05
+@pytest.mark.parametrize("capacity", [10_000, 1_000_000])
+@pytest.mark.parametrize("obs_dim", [10, 25, 63], ids=["reach", "push", "hand"])
+def test_memory_is_close_to_the_raw_data(obs_dim, capacity):
+    fetch = GoalSpec(obs_dim=obs_dim, goal_dim=3, action_dim=4, horizon=50)
+    raw = capacity * 4 * (obs_dim + 3 + 3 + 4)  # each observation once
+    ring = jax.eval_shape(lambda: replay.make_ring(fetch, capacity))
+    rows = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dataclasses.replace(ring, cells=None)))
+    assert rows < 1.2 * raw
+    assert abs(rows / replay.bytes_needed(fetch, capacity) - 1) < 0.001
 
 
 def test_more_episodes_at_once_than_the_ring_can_hold_are_refused():

@@ -50,7 +50,8 @@ def sample(ring: Ring, key: PRNGKeyArray, shape: tuple[int, ...], how: Hindsight
         drawn = _draw_moved(ring, for_moved, how, judge, window)
         row, steps = (jnp.concatenate([jnp.where(some, b, a[..., :moved]), a[..., moved:]], -1) for a, b in zip((row, steps), drawn))
     next_row = _wrapped(row + 1, rows)
-    achieved, desired = ring.achieved[row], ring.desired[row]
+    slot = ring.slot[row]
+    achieved, desired, end = ring.achieved[row], ring.desired[slot], ring.end[slot]
 
     future = ring.achieved[_wrapped(row + steps, rows)]
     if how.strategy == "random":
@@ -59,7 +60,7 @@ def sample(ring: Ring, key: PRNGKeyArray, shape: tuple[int, ...], how: Hindsight
     elif how.strategy == "episode":
         hindsight = ring.achieved[_episode_row(ring, row, for_goal)]
     elif how.strategy == "final":
-        hindsight = ring.achieved[ring.end[row]]
+        hindsight = ring.achieved[end]
     else:
         hindsight = future
     relabelled = (_unit(for_relabelling) < how.ratio) & (how.strategy != "none")
@@ -67,7 +68,7 @@ def sample(ring: Ring, key: PRNGKeyArray, shape: tuple[int, ...], how: Hindsight
 
     task_reward, success = judge(ring.achieved[next_row], goal)
     # Failures (a fall, a broken limit) end an episode under every goal; reaching the goal only under the goal in force.
-    terminated = ring.failed[next_row] | (success & (how.success_terminates | ring.ends_at_goal))
+    terminated = (ring.failed[slot] & (next_row == end)) | (success & (how.success_terminates | ring.ends_at_goal))
     if how.ends is not None:
         terminated |= how.ends(ring.achieved[next_row], goal)
     return Transition(
@@ -165,7 +166,7 @@ def _draw_steps(ring: Ring, row: Int[Array, "*u n"], bits: Bits, how: Hindsight,
     staying is worth and the actor to keep still. Without them it never learns to hold, and drifts away from what it can't move yet.
     """
     rows = ring.table.shape[0]
-    remaining = jnp.maximum(_wrapped(ring.end[row] - row + rows, rows), 1)
+    remaining = jnp.maximum(_wrapped(ring.end[ring.slot[row]] - row + rows, rows), 1)
     draws = 1 + _below(bits, remaining)
     if how.redraws == 0:
         return draws[0]
@@ -178,6 +179,6 @@ def _draw_steps(ring: Ring, row: Int[Array, "*u n"], bits: Bits, how: Hindsight,
 def _episode_row(ring: Ring, row: Int[Array, "*u n"], bits: Bits) -> Int[Array, "*u n"]:
     """A row of the same episode, before or after, as far as it hasn't been overwritten."""
     rows = ring.table.shape[0]
-    behind = jnp.minimum(_wrapped(row - ring.begin[row] + rows, rows), _wrapped(row - ring.head + rows, rows))
-    ahead = _wrapped(ring.end[row] - row + rows, rows)
+    behind = jnp.minimum(_wrapped(row - ring.begin[ring.slot[row]] + rows, rows), _wrapped(row - ring.head + rows, rows))
+    ahead = _wrapped(ring.end[ring.slot[row]] - row + rows, rows)
     return _wrapped(row - behind + _below(bits, behind + ahead + 1) + rows, rows)
