@@ -69,6 +69,19 @@ def test_each_batch_of_a_group_learns_from_targets_of_its_own():
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("critics", [1, 2, 3])
+def test_the_smallest_of_as_many_critics_as_asked_for_makes_the_target(critics):
+    agent = TD3(hidden=(8,), critics=critics, target_noise=0.0, gamma=0.5, critic_rate=1e-12, tau=1e-12)
+    state = agent.init(jax.random.PRNGKey(0), 1, 1)
+    assert len({float(m.weights[0][0, 0]) for m in state.target_critic.members}) == critics  # each begins from weights of its own
+    batches = bandit(2)._replace(terminated=jnp.zeros((2, 64), bool))
+    _, metrics = jax.jit(agent.update)(state, batches, jax.random.PRNGKey(1))
+    x = jnp.concatenate([batches.next_x, jnp.tanh(state.target_actor(batches.next_x))], -1)
+    y = batches.reward + 0.5 * jnp.stack([m(x)[..., 0] for m in state.target_critic.members]).min(0)
+    errors = jnp.stack([m(jnp.concatenate([batches.x, batches.action], -1))[..., 0] for m in state.critic.params.members]) - y
+    np.testing.assert_allclose(metrics["agent/critic_loss"], optax.losses.huber_loss(errors).mean((1, 2)).sum(), rtol=1e-4)
+
+
 def test_the_squashed_gaussian_has_the_density_of_its_change_of_variables():
     out = jnp.tile(jnp.array([[0.3, -0.7, -0.5, 0.2]]), (5, 1))
     action, log_prob = squashed_gaussian(out, jax.random.PRNGKey(0))
@@ -77,7 +90,9 @@ def test_the_squashed_gaussian_has_the_density_of_its_change_of_variables():
     np.testing.assert_allclose(log_prob, truth.sum(-1), rtol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "options"), [("td3", {"layer_norm": True}), ("td3", {"huber": 0.0}), ("sac", {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("td3", {"layer_norm": True}), ("td3", {"huber": 0.0}), ("td3", {"critics": 1}), ("sac", {})]
+)
 def test_every_continuous_agent_finds_the_best_action_of_a_bandit(name, options):
     agent = agents.make(name, hidden=(32, 32), **options)
     state = agent.init(jax.random.PRNGKey(0), 1, 1)
@@ -146,6 +161,8 @@ def test_updates_beyond_a_multiple_of_the_delay_are_not_dropped():
     [
         ("td3", "policy_delay", 0, "must be positive, not 0"),
         ("td3", "tau", -3.0, "must be positive, not -3"),
+        ("td3", "critics", 0, "must be positive, not 0"),
+        ("td3", "critics", 101, "must be at most 100, not 101"),
         ("sac", "tau", 1.5, "must be at most 1, not 1.5"),
         ("td3", "critic_rate", -1.0, "must be positive, not -1"),
         ("soft_q", "entropy", 0.0, "must be positive, not 0"),

@@ -14,7 +14,17 @@ __all__ = ["NAMES", "Agent", "Batch", "make"]
 
 _CLASSES = {"td3": ("aimrl.agents.td3", "TD3"), "sac": ("aimrl.agents.sac", "SAC"), "soft_q": ("aimrl.agents.discrete", "DiscreteSoftQ")}
 NAMES = tuple(_CLASSES)
-_POSITIVE = ("critic_rate", "actor_rate", "temperature_rate", "learning_rate", "first_temperature", "policy_delay", "tau", "entropy")
+_POSITIVE = (
+    "critic_rate",
+    "actor_rate",
+    "temperature_rate",
+    "learning_rate",
+    "first_temperature",
+    "policy_delay",
+    "critics",
+    "tau",
+    "entropy",
+)
 _FREE = ("q_low", "q_high", "target_entropy")  # everything else that is a number is not negative
 
 
@@ -37,8 +47,9 @@ def make(name: str, **options: Any) -> Agent:
         raise UserError(nearest(made.activation, ACTIVATIONS, f"activation of {name}"))
     if made.gamma >= 1:
         raise UserError(f"option 'gamma' of {name} must be at least 0 and below 1, not {made.gamma:g}")
-    if made.tau > 1:
-        raise UserError(f"option 'tau' of {name} must be at most 1, not {made.tau:g}")
+    for key, most in (("tau", 1), ("critics", 100)):
+        if getattr(made, key, 0) > most:
+            raise UserError(f"option '{key}' of {name} must be at most {most}, not {getattr(made, key):g}")
     return made
 
 

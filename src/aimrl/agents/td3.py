@@ -52,6 +52,7 @@ class TD3(Agent):
     gamma: float = eqx.field(default=0.95, static=True)
     tau: float = eqx.field(default=0.05, static=True)  # rate at which the target networks follow
     policy_delay: int = eqx.field(default=2, static=True)  # critic updates per actor and target update
+    critics: int = eqx.field(default=2, static=True)  # the smallest is believed; one alone is DDPG's: cheaper, where targets are bounded
     target_noise: float = eqx.field(default=0.2, static=True)
     target_noise_clip: float = eqx.field(default=0.5, static=True)
     noise: float = eqx.field(default=0.2, static=True)  # Gaussian exploration noise
@@ -66,7 +67,7 @@ class TD3(Agent):
     activation: str = eqx.field(default="relu", static=True)
 
     def init(self, key: PRNGKeyArray, x_dim: int, action_dim: int) -> TD3State:
-        k_actor, *k_critics = jax.random.split(key, 3)
+        k_actor, *k_critics = jax.random.split(key, 1 + self.critics)
         actor = nn.mlp(k_actor, (x_dim, *self.hidden, action_dim), self.activation)
         sizes = (x_dim + action_dim, *self.hidden, 1)
         critic = nn.Ensemble(tuple(nn.mlp(k, sizes, self.activation, self.layer_norm) for k in k_critics))
