@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,10 @@ MISTAKES = {
     "grid roam": "room",
     "grid room --reward aimm": "aim",
     "grid room --seeds 0": "seeds",
+    "grid room --seeds 100000000000": "seeds must be a whole number from 1 to 1,048,576, not 100000000000",
+    "grid room --seed 4294967296": "seed must be a whole number from 0 to",
+    "grid room --iterations 100000000000": "iterations must be a whole number from 1 to",
+    "grid room --aim.hidden": "option 'hidden' of reward 'aim' takes a tuple",
     "theory rom": "room",
     "theory nowhere.npz": "nowhere.npz",
     "theory room --gamma 2": "gamma",
@@ -169,12 +174,17 @@ MISTAKES = {
     "report nowhere": "nowhere",
     "watch nowhere": "nowhere",
     "tune FetchReach-v4 --trials 0": "trials",
+    "tune CartPole-v1": "CartPole-v1",
+    "train point_env:Pointt-v0": "did you mean point_env:Point-v0",
+    f"theory {'x' * 300}": "File name too long",
+    f"eval {'x' * 300}": "File name too long",
+    f"grid room --out {'x' * 300}": "File name too long",
     "tune FetchReach-v4 --only agent.tua": "agent.tau",
     "bench --quik": "--quick",
 }
 
 
-@pytest.mark.parametrize("typed", MISTAKES)
+@pytest.mark.parametrize("typed", MISTAKES, ids=lambda typed: typed[:60])
 def test_a_mistake_is_answered_in_one_line_with_what_was_meant(typed, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = call(capsys, *typed.split())
@@ -226,6 +236,35 @@ def test_theory_of_the_room_says_the_optimal_number_of_steps(capsys):
     assert out[-1].split()[-1] == "17"
 
 
+def test_a_world_of_several_goals_says_which_one_the_theory_is_of(capsys, tmp_path):
+    (tmp_path / "two.txt").write_bytes(b"\xef\xbb\xbf+-+-+-+\n|G S G|\n+-+-+-+\n")  # with the mark that some editors put first
+    code, out, err = call(capsys, "theory", tmp_path / "two.txt", "--json")
+    assert (code, len(out), json.loads(out[0])["d_opt"]) == (0, 1, [0.0, 1.0, 2.0])
+    assert err == ["two.txt has 1 more goal: this is of the one at x = 0, y = 0"]
+
+
+def test_text_that_a_terminal_can_not_show_does_not_end_a_command(tmp_path):
+    rows = [f"E,{a},{s},{e},{int(a == 'aim')}" for a in ("aim", "sparse") for s in range(3) for e in range(10)]  # an infinite estimate
+    (tmp_path / "r.csv").write_text("env,algorithm,seed,episode,success\n" + "\n".join(rows) + "\n")
+    ask = [sys.executable, "-m", "aimrl", "stats", tmp_path / "r.csv"]
+    done = subprocess.run(ask, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "aim - sparse" in done.stdout
+    assert "?" in done.stdout
+
+
+def test_warnings_of_libraries_come_in_one_line_without_colours(capsys, monkeypatch):
+    def warn(argv):
+        print(
+            warnings.formatwarning(UserWarning("\x1b[33mWARN: twice\n used\x1b[0m"), UserWarning, "gymnasium.py", 1),
+            end="",
+            file=sys.stderr,
+        )
+
+    monkeypatch.setattr(training, "run", warn)
+    assert call(capsys, "train", "FetchReach-v4")[2] == ["warning: WARN: twice used"]
+
+
 def test_stats_of_a_csv_file(capsys, tmp_path):
     rows = [f"E,{a},{s},{e},{int(e < wins)}" for a, wins in (("aim", 8), ("sparse", 3)) for s in range(3) for e in range(10)]
     (tmp_path / "r.csv").write_text("env,algorithm,seed,episode,success\n" + "\n".join(rows) + "\n")
@@ -257,6 +296,22 @@ def test_a_sweep_can_be_listed_without_running(capsys, tmp_path):
     code, out, _ = call(capsys, "sweep", tmp_path / "bad.toml", "--dry-run")
     assert code == 1
     assert "will fail: unknown environment 'FetchRech-v4'" in out[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('env = ["FetchReach-v4", "FetchRech-v4"]', "unknown environment 'FetchRech-v4': did you mean FetchReach-v4"),
+        ('env = "FetchReach-v4"\noverrides = { agent_options = { tua = 3 } }', "did you mean tau"),
+        ('env = "FetchReach-v4"\nreward = ["aim", "rnd"]\noverrides = { reward_options = { step_bound = 2 } }', "option of reward 'rnd'"),
+    ],
+)
+def test_a_sweep_with_a_wrong_cell_is_refused_before_any_begins(capsys, tmp_path, line, message):
+    (tmp_path / "s.toml").write_text(f'{line}\nseeds = [0]\nsteps = 1000\nout = "{tmp_path / "out"}"\n')
+    code, out, err = call(capsys, "sweep", tmp_path / "s.toml")
+    assert (code, out, len(err)) == (2, [], 1)
+    assert message in err[0]
+    assert not (tmp_path / "out").exists()
 
 
 def test_grid_answers_in_json_and_keeps_its_folder(capsys, tmp_path):
@@ -606,6 +661,7 @@ BAD_OPTIONS |= {
     "sweep s.toml --jobs two": "--jobs can't be 'two': it takes a whole number",
     "grid room --entropy high": "--entropy can't be 'high': it takes a number",
     "theory room --gamma x": "--gamma can't be 'x': it takes a number",
+    "grid room --iterations 1 --seeds 1 --aim.hidden 1000000 1000000": "more memory than there is",
     "doctor FetchReach-v4 --horizon -3": "--horizon must be at least 1, not -3",
 }
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import signal
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,7 @@ from aimrl.cli import main
 from aimrl.config import make_config
 from aimrl.rewards import make as make_reward
 from aimrl.train import load_run, train
-from aimrl.types import UserError
+from aimrl.types import EnvTrouble, UserError
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -145,11 +146,18 @@ def test_a_run_folder_is_never_overwritten_and_another_run_is_not_resumed(tmp_pa
         train(c, tmp_path / "none", env=point_goal, resume=True)
 
 
-def test_a_folder_with_a_config_but_no_checkpoint_resumes_from_the_start(tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_resumes_from_the_start(tmp_path, monkeypatch):
     c = config(steps=300)
     train(c, tmp_path / "a", env=point_goal)
-    train(c, tmp_path / "b", env=point_goal)
-    shutil.rmtree(tmp_path / "b" / "checkpoints")
+
+    def killed(*_):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runs, "save_checkpoint", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(c, tmp_path / "b", env=point_goal)
+    assert runs.last_evaluated(tmp_path / "b") == 300
     train(c, tmp_path / "b", env=point_goal, resume=True)
     assert_same_run(tmp_path / "a", tmp_path / "b", 300)
 
@@ -295,6 +303,75 @@ def test_an_evaluation_that_failed_is_made_up_for_on_resuming(tmp_path, monkeypa
     assert lines(tmp_path / "a", "evals.jsonl") == lines(tmp_path / "b", "evals.jsonl")
     train(c, tmp_path / "a", env=make, resume=True)  # and only once
     assert [row["step"] for row in lines(tmp_path / "a", "evals.jsonl")] == [600]
+
+
+@pytest.mark.parametrize("failing", [1, 2])  # in the middle and at the end
+def test_what_an_evaluation_s_failure_left_out_at_a_checkpoint_is_made_up_for_on_resuming(tmp_path, monkeypatch, failing):
+    """The environments used to go on as they were, where an uninterrupted run builds them anew."""
+    make = lambda: TimeLimit(PointEnv(), 7)  # noqa: E731
+    c = config(eval_every=420, checkpoint_every=420, steps=600)
+    evaluate, asked = sys.modules["aimrl.train"].evaluate, []
+
+    def fails(*args, **options):
+        asked.append(1)
+        if len(asked) == failing:
+            raise EnvTrouble("no power")
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr("aimrl.train.evaluate", fails)
+    with pytest.raises(UserError, match=rf"no power; the run is kept as it was at step {(420, 600)[failing - 1]}"):
+        train(c, tmp_path / "a", env=make)
+    train(c, tmp_path / "a", env=make, resume=True)
+    train(c, tmp_path / "b", env=make)
+    assert_same_run(tmp_path / "a", tmp_path / "b", 600)
+
+
+def _incomplete(checkpoints):
+    (checkpoints / "600" / "meta.json").unlink()
+
+
+def _all_incomplete(checkpoints):
+    for meta in checkpoints.glob("*/meta.json"):
+        meta.unlink()
+
+
+def _emptied(checkpoints):
+    shutil.rmtree(checkpoints)
+    checkpoints.mkdir()
+
+
+def _without_buffer(checkpoints):
+    (checkpoints / "600" / "ring.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("lose", "message"),
+    [
+        (_incomplete, r"checkpoint 600 of .* is incomplete: fetch it again, or remove it to use that of step 300"),
+        (_all_incomplete, r"checkpoint 600 of .* is incomplete: fetch it again, or choose another --out"),
+        (_without_buffer, r"its replay buffer was left out"),
+        (_emptied, r"was at step 600, but its checkpoints are gone: choose another --out"),
+    ],
+)
+def test_a_run_that_can_not_go_on_keeps_its_logs(tmp_path, lose, message):
+    """They used to be cut back before it was known whether the run could go on, and emptied where no checkpoint was whole."""
+    c = config(steps=600, eval_every=120, checkpoint_every=300)
+    train(c, tmp_path / "r", env=point_goal)
+    before = {name: (tmp_path / "r" / name).read_bytes() for name in ("metrics.jsonl", "evals.jsonl", "config.json")}
+    assert len(before["evals.jsonl"].splitlines()) == 5
+    lose(tmp_path / "r" / "checkpoints")
+    with pytest.raises(UserError, match=message):
+        train(dataclasses.replace(c, steps=900), tmp_path / "r", env=point_goal, resume=True)
+    assert {name: (tmp_path / "r" / name).read_bytes() for name in before} == before
+
+
+def test_a_short_run_whose_checkpoints_were_removed_keeps_its_evaluation(tmp_path):
+    train(config(steps=120), tmp_path / "r", env=point_goal)
+    shutil.rmtree(tmp_path / "r" / "checkpoints")
+    for steps in (120, 240):
+        with pytest.raises(UserError, match="was at step 120, but its checkpoints are gone"):
+            train(config(steps=steps), tmp_path / "r", env=point_goal, resume=True)
+    assert [row["step"] for row in lines(tmp_path / "r", "evals.jsonl")] == [120]
 
 
 def test_a_folder_is_trained_by_one_process_at_a_time(tmp_path):

@@ -15,12 +15,12 @@ from aimrl.envs.guard import GoalObs
 from aimrl.envs.vector import VectorGoalEnv
 from aimrl.types import EnvTrouble, GoalSpec, UserError
 
-_EVAL_SEEDS = 2**31  # evaluation's environment seeds start here, training's stay below
+_EVAL_SEEDS = 2**31  # seeds of vectors of environments for evaluation start here, those for training stay below
 _WANDERING = 1  # sets the random actions' stream apart from the environments' seeds
 
 
 def env_seed(seed: int, stream: str, segment: int = 0) -> int:
-    """The seed of a vector environment, from disjoint ranges for training and evaluation."""
+    """The seed of a vector of environments, whose own are drawn from it: from disjoint ranges for training and evaluation."""
     draw = int(np.random.SeedSequence([seed, segment]).generate_state(1)[0]) % _EVAL_SEEDS
     return draw + (_EVAL_SEEDS if stream == "eval" else 0)
 

@@ -515,15 +515,20 @@ def run(
     """`aimrl grid`: train, evaluate, draw. Writes `out` only when all went well; returns the command's JSON object."""
     loaded = worlds.load(world)
     made, config = settings(loaded, reward, preset, entropy, reward_options, **overrides)
-    for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0), ("iterations", iterations, 1)):
-        if not (isinstance(value, int) and value >= least):
-            raise UserError(f"{name} must be a whole number of at least {least}, not {value}")
+    for name, value, least, most in (("seeds", seeds, 1, 2**20), ("seed", seed, 0, 2**31 - 2**20), ("iterations", iterations, 1, 2**24)):
+        if not (isinstance(value, int) and least <= value <= most):
+            raise UserError(f"{name} must be a whole number from {least} to {most:,}, not {value}")
     for goal in loaded.goals:
         if not np.isfinite(worlds.hop_distance(loaded, goal)[loaded.starts]).all():
             x, y = loaded.xy[goal]
             raise UserError(f"{loaded.name}: the goal at x = {x}, y = {y} can't be reached from every start")
     with output_folder(Path(out)) as folder, progress_bar(iterations, f"{loaded.name} · {reward}", progress) as report:
-        result = train(loaded, made, config, seeds, seed, iterations, report=report)
+        try:
+            result = train(loaded, made, config, seeds, seed, iterations, report=report)
+        except jax.errors.JaxRuntimeError as e:
+            if "RESOURCE_EXHAUSTED" not in str(e):
+                raise
+            raise UserError("this needs more memory than there is: ask for fewer seeds, or for smaller networks or batches") from None
         asked = {"world": world, "reward": reward, "preset": preset, "seeds": seeds, "seed": seed, "entropy": entropy}
         save(folder, result, asked, made, config)
     return result.summary()

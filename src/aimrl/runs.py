@@ -217,6 +217,7 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {"format": FORMAT, "versions": versions(**found)})
+        (folder / "checkpoints").mkdir()  # where it is missing, somebody has removed them
     except OSError as e:
         raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
 
@@ -510,6 +511,23 @@ def _remove(checkpoint: Path) -> None:
         shutil.rmtree(away, ignore_errors=True)
 
 
+def _newest_named(folder: Path) -> int:
+    """The newest step that a folder with anything in it is named by, whole checkpoint or not; 0 without any."""
+    root = folder / "checkpoints"
+    named = [s for p in root.iterdir() if p.is_dir() and any(p.iterdir()) for s in _named_step(p.name)] if root.is_dir() else []
+    return max(named, default=0)
+
+
+def refuse_lost(folder: Path, config: Config) -> None:
+    """A run without a whole checkpoint begins again, unless it had one: its logs would be written over by those of a new run."""
+    if step := _newest_named(folder):
+        raise UserError(f"checkpoint {step} of {folder} is incomplete: fetch it again, or choose another --out to begin anew")
+    steps = [row.get("step") for name in ("metrics.jsonl", "evals.jsonl") for row in read_lines(folder / name)]
+    last = max((step for step in steps if isinstance(step, int)), default=0)
+    if last >= config.checkpoint_every + config.round_steps or (last and not (folder / "checkpoints").is_dir()):
+        raise UserError(f"{folder} was at step {last}, but its checkpoints are gone: choose another --out to begin anew")
+
+
 def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
     """The metadata of a checkpoint (the newest by default); never silently an older one."""
     steps = checkpoint_steps(folder)
@@ -517,9 +535,9 @@ def load_meta(folder: Path, step: int | None = None) -> dict[str, Any]:
         raise UserError(f"{folder} holds no checkpoint yet")
     if step is not None and step not in steps:
         raise UserError(f"{folder} has no checkpoint at step {step}; it has {', '.join(map(str, steps))}")
-    named = [s for p in (folder / "checkpoints").iterdir() if p.is_dir() and any(p.iterdir()) for s in _named_step(p.name)]
-    if step is None and max(named, default=0) > steps[-1]:
-        raise UserError(f"checkpoint {max(named)} of {folder} is incomplete: fetch it again, or remove it to use that of step {steps[-1]}")
+    newest = _newest_named(folder)
+    if step is None and newest > steps[-1]:
+        raise UserError(f"checkpoint {newest} of {folder} is incomplete: fetch it again, or remove it to use that of step {steps[-1]}")
     step = steps[-1] if step is None else step
     meta = read_json(checkpoint_path(folder, step) / "meta.json")
     _check_format(folder, meta)
@@ -541,7 +559,8 @@ def load_tree(folder: Path, step: int, name: str, template: Any) -> Any:
     if header.keys() != wanted.keys():
         odd = sorted(header.keys() ^ wanted.keys())[0]
         raise UserError(
-            f"{path.name} of step {step} doesn't fit this configuration: '{odd[:100]}' is {'missing' if odd in wanted else 'unexpected'}"
+            f"{path.name} of step {step} doesn't fit this configuration, or is of another version of aimrl: "
+            f"'{odd[:100]}' is {'missing' if odd in wanted else 'unexpected'}"
         )
     for key, (shape, dtype) in wanted.items():
         if header[key] != (shape, dtype):

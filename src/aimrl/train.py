@@ -312,6 +312,9 @@ class Trainer:
         last = runs.last_evaluated(self.folder)
         if self.step > last and (self.step >= c.steps or _passed(last, self.step, c.eval_every)):
             self.evaluate()  # what failed when it was due
+        if self.actions and (self.step >= c.steps or _passed(self.step - c.round_steps, self.step, c.checkpoint_every)):
+            self.rebuild()  # what came behind it, and was left out with it
+            self.save()
         while self.step < c.steps:
             before = self.step
             self.gather(c.round_steps)
@@ -477,16 +480,23 @@ class Trainer:
         self.listen("checkpoint", {"step": self.step})
 
     def begin(self, resume: bool) -> None:
-        """Start at step 0, or exactly where the last checkpoint stands."""
+        """Start at step 0, or exactly where the last checkpoint stands; only then the logs are cut back to there."""
         steps = runs.checkpoint_steps(self.folder) if resume else []
+        if steps:
+            self._restore(steps)
+        elif resume:
+            runs.refuse_lost(self.folder, self.config)
+        if self._collector is None:
+            self.rebuild()
         for name in ("metrics.jsonl", "evals.jsonl"):
-            runs.cut_log(self.folder / name, steps[-1] if steps else -1)
-        if not steps:
-            if resume:
-                runs.go_on(self.folder, self.config.steps, 0)
-            if self._collector is None:
-                self.rebuild()
-            return
+            runs.cut_log(self.folder / name, self.step if steps else -1)
+        if resume:
+            runs.go_on(self.folder, self.config.steps, self.step)
+        if steps:
+            self.listen("resumed", {"step": self.step})
+
+    def _restore(self, steps: list[int]) -> None:
+        """Networks, buffer and environments as the last of these checkpoints has them."""
         meta = runs.load_meta(self.folder)
         segment, replayed = (runs.natural(meta, key) for key in ("segment", "replayed"))
         wall = meta.get("wall_s", 0.0)
@@ -509,9 +519,7 @@ class Trainer:
         del self.ring, self._begun  # makes room for the saved one
         self.ring = replay.untrimmed(load("ring", jax.eval_shape(lambda ring: replay.trimmed(ring, rows), whole)), whole)
         self.step = self.saved = steps[-1]
-        runs.go_on(self.folder, self.config.steps, self.step)
         self.wall, self.clock = float(wall), time.monotonic()
-        self.listen("resumed", {"step": self.step})
 
     def _actions_array(self) -> np.ndarray:
         shape = (len(self.actions), self.config.num_envs, self.spec.action_dim)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aimrl import runs
+from aimrl.collect import make_env
 from aimrl.config import Config, make_config, preset_values
 from aimrl.envs import vector
 from aimrl.runs import locked
@@ -213,7 +214,10 @@ def tune(
 def _check(search: Search) -> None:
     """Bad names and impossible settings are told before anything is started."""
     vector.check_name(search.env)
-    check_options(search.config({}))
+    config = search.config({})
+    check_options(config)
+    with make_env(config, None, 1, 0):  # is it a goal environment?
+        pass
     if not ranges(search.agent, search.reward, search.only):
         raise UserError("there is nothing to search")
 

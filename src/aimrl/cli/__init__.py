@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -17,7 +20,9 @@ DONE, FAILED, BAD_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's alarms about slow compilation say nothing to a user
-    shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {' '.join(str(message).split())}\n"
+    shown, warnings.formatwarning = warnings.formatwarning, lambda message, *_: f"warning: {_plain(message)}\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without the paper's symbols shows question marks instead
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, *thresholds[1:])  # imports make objects by the hundred thousand and hardly a cycle: a tenth of their time
     words = list(sys.argv[1:] if argv is None else argv)
@@ -33,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except PermissionError as e:
-        return _fail(f"{e.filename or 'a file'}: {e.strerror or e}", BAD_USAGE)
     except Exception as e:
+        if isinstance(e, OSError) and e.errno in _ANSWERS:
+            return _fail(f"{str(e.filename or 'a file')[:200]}: {e.strerror or e}", BAD_USAGE)
         if os.environ.get("AIMRL_DEBUG"):
             raise
         what = " ".join(str(e).split())[:300]
@@ -43,6 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         warnings.formatwarning = shown
         gc.set_threshold(*thresholds)
+
+
+_ANSWERS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)  # of the system to a name that the user gave
+
+
+def _plain(message: object) -> str:
+    """In one line, without the colours that Gymnasium puts into its warnings."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(message)).split())
 
 
 def _fail(message: str, code: int) -> int:

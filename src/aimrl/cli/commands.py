@@ -180,7 +180,11 @@ def theory(o: Theory) -> None:
     else:
         from aimrl.envs import grid
 
-        exact = grid.exact_mdp(grid.load(o.source), 0.99 if o.gamma is None else o.gamma)
+        world = grid.load(o.source)
+        if len(world.goals) > 1:
+            (x, y), others = world.xy[world.goals[0]], len(world.goals) - 1
+            print(f"{world.name} has {others} more goal{'s' * (others > 1)}: this is of the one at x = {x}, y = {y}", file=sys.stderr)
+        exact = grid.exact_mdp(world, 0.99 if o.gamma is None else o.gamma)
         mdp = theory.GoalMDP(P=exact.P, start=exact.start, goal=exact.goal, gamma=exact.gamma)
         policy = theory.uniform_policy(mdp) if policy is None else policy
     result = theory.analyse(mdp, policy)
@@ -245,6 +249,7 @@ def sweep(o: Sweep) -> int:
         report = sweep.dry_run(spec, o.jobs)
         answer(report, sweep.dry_run_text(report), o.json)
         return 1 if any(row["state"].startswith("will fail") for row in report["cells"]) else 0
+    sweep.check(spec, names=o.ray is None)  # a cluster may know more environments than this machine
     summary = sweep.run(spec, o.jobs, o.ray, progress=not o.quiet)
     again = f"\ngo on with: aimrl sweep {o.spec}" if summary.stopped else ""
     answer(asdict(summary) | {"out": spec.out}, summary.text() + again, o.json)

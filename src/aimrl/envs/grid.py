@@ -128,7 +128,7 @@ def load(source: str | Path) -> World:
     try:
         if path.stat().st_size > MAX_FILE:
             raise UserError(f"{name}: larger than {MAX_FILE >> 20} MiB, no drawing of a world")
-        return parse(path.read_text(encoding="utf-8"), path.name)
+        return parse(path.read_text(encoding="utf-8-sig"), path.name)
     except (UnicodeDecodeError, OSError) as error:
         raise UserError(f"{name}: not a readable text file ({type(error).__name__})") from None
 

@@ -259,7 +259,9 @@ def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | Non
             asked: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}  # not every __init__ takes it
             single = gymnasium.make(env, disable_env_checker=True, **asked)
         except (gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, gymnasium.error.NamespaceNotFound):
-            raise UserError(nearest(env, gymnasium.registry, "environment")) from None
+            module = env.rpartition(":")[0]
+            of_module = [f"{module}:{s.id}" for s in gymnasium.registry.values() if _comes_from(s, module)] if module else []
+            raise UserError(nearest(env, of_module or gymnasium.registry, "environment")) from None
         except Exception as e:
             raise UserError(f"environment '{env}' can't be made: {_one_line(e)}") from None
     elif isinstance(env, gymnasium.Env):
@@ -276,6 +278,12 @@ def make_single(env: EnvLike, render_mode: str | None = None, horizon: int | Non
     if horizon is not None:
         single = gymnasium.wrappers.TimeLimit(single, horizon)
     return single
+
+
+def _comes_from(spec: Any, module: str) -> bool:
+    """Was this environment registered by the module, as far as its entry point tells?"""
+    entry = spec.entry_point if isinstance(spec.entry_point, str) else getattr(spec.entry_point, "__module__", "")
+    return entry.partition(":")[0].partition(".")[0] == module.partition(".")[0]
 
 
 def seeds_for(seed: int, num_envs: int) -> list[int]:

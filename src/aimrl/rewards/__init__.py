@@ -97,7 +97,7 @@ def _value(value: Any, kind: Any, where: str) -> Any:
         with contextlib.suppress(OverflowError):
             value = float(value)
     if kind == tuple[int, ...]:
-        wrong = not (isinstance(value, tuple) and all(type(n) is int and n > 0 for n in value))
+        wrong = not (isinstance(value, tuple) and value and all(type(n) is int and n > 0 for n in value))
     else:
         wrong = kind in (bool, int, float, str) and (type(value) is not kind or value != value)  # NaN is the one float unequal to itself
     if wrong:

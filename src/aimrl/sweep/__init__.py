@@ -8,7 +8,20 @@ from aimrl.sweep.cluster import LOCAL_TRIES
 from aimrl.sweep.estimate import BEGIN_S, PROCESS_BYTES, STEP_S, UPDATE_S, assumed_seconds, basis, dry_run, dry_run_text, measured_speeds
 from aimrl.sweep.local import ONE_THREAD, RETRIES, XLA_ONE_THREAD, Interrupts, one_thread
 from aimrl.sweep.running import Summary, run
-from aimrl.sweep.spec import AXES, MAX_CELLS, MAX_SPEC, Cell, Outcomes, Spec, check_options, load_spec, one_line, parse_spec, safe_name
+from aimrl.sweep.spec import (
+    AXES,
+    MAX_CELLS,
+    MAX_SPEC,
+    Cell,
+    Outcomes,
+    Spec,
+    check,
+    check_options,
+    load_spec,
+    one_line,
+    parse_spec,
+    safe_name,
+)
 
 __all__ = [
     "AXES",
@@ -30,6 +43,7 @@ __all__ = [
     "Summary",
     "assumed_seconds",
     "basis",
+    "check",
     "check_options",
     "config_from",
     "dry_run",

@@ -16,7 +16,7 @@ from typing import Any
 
 from aimrl import runs
 from aimrl.config import Config, make_config
-from aimrl.types import UserError, nearest
+from aimrl.types import UserError, look_here, nearest
 
 AXES = ("env", "reward", "agent", "preset", "seed")
 MAX_CELLS = 100_000
@@ -135,6 +135,18 @@ def _check_agent(name: str) -> None:
 
     if name not in agents.NAMES:
         raise UserError(nearest(name, agents.NAMES, "agent"))
+
+
+def check(spec: Spec, names: bool = True) -> None:
+    """Before any process is started: options of agents and rewards, and the names of environments."""
+    from aimrl.envs import vector
+
+    distinct = {repr((c.agent, c.agent_options, c.reward, c.reward_options)): c for c in (cell.config for cell in spec.cells)}
+    for config in distinct.values():
+        check_options(config)
+    for env in sorted({cell.config.env for cell in spec.cells}) if names else ():
+        look_here(env)
+        vector.check_name(env)
 
 
 def check_options(config: Config) -> None:
