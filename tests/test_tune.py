@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
+from point_env import PointEnv
 
 from aimrl import agents, rewards, runs, tune
 from aimrl.config import make_config, settled_here
@@ -138,8 +140,9 @@ def test_an_interrupted_search_resumes_its_trial_from_the_checkpoint(tmp_path, n
     assert not (tmp_path / "trial-0001").exists()
 
 
-def test_a_killed_worker_is_replaced_and_its_trial_taken_up(tmp_path):
-    done = tune.tune("standin:Suicidal-v0", reward="sparse", trials=2, steps=500, out=tmp_path, overrides=SMALL, progress=False)
+def test_a_killed_worker_is_replaced_and_its_trial_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setitem(gym.registry, "Suicidal-v0", gym.envs.registration.EnvSpec("Suicidal-v0", PointEnv, max_episode_steps=10))
+    done = tune.tune("Suicidal-v0", reward="sparse", trials=2, steps=500, out=tmp_path, overrides=SMALL, progress=False)
     assert [t["state"] for t in done.trials] == ["complete", "complete"]
     assert runs.read_lines(tmp_path / "trial-0000" / "evals.jsonl")[-1]["sum"] == 1500
 
@@ -204,6 +207,7 @@ def test_two_searches_in_one_folder_refuse_in_one_line(tmp_path):
         ({"trials": 0}, "trials must be at least 1"),
         ({"jobs": 0}, "jobs must be at least 1"),
         ({"env": "FetchRech-v4"}, "did you mean FetchReach"),
+        ({"env": "CartPole-v1"}, "is not a goal environment"),
         ({"reward": "aimm"}, "did you mean aim"),
         ({"agent": "td33"}, "did you mean td3"),
         ({"preset": "paperr"}, "did you mean paper"),
