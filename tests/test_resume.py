@@ -210,6 +210,11 @@ def test_a_policy_answers_as_the_environment_takes_actions(tmp_path):
     obs, goal = np.zeros((3, 2), np.float32), np.ones((3, 2), np.float32)
     np.testing.assert_allclose(run.policy(obs, goal), 0.5 * run.play(obs, goal))
     assert run.policy(obs[0], goal[0]).shape == (2,)
+    for wrong in ((np.zeros(3), goal[0]), (obs, goal[:2]), (np.zeros((0, 2)), goal)):
+        with pytest.raises(UserError, match=r"an observation has 2 numbers and its goal 2; shapes .* don't fit"):
+            run.policy(*wrong)
+    with pytest.raises(UserError, match="episodes must be at least 1, not 0"):
+        run.evaluate(0)
 
 
 def test_what_changed_before_a_run_went_on_is_written_down(tmp_path, monkeypatch):

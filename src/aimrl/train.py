@@ -166,7 +166,10 @@ class Run:
         """The best action for a goal observation (a dictionary, or observation and goal), one or a batch, as the environment takes it."""
         obs, goal = (obs["observation"], obs["desired_goal"]) if goal is None else (obs, goal)
         obs, goal = np.asarray(obs, np.float32), np.asarray(goal, np.float32)
-        batch = obs.reshape(-1, self.spec.obs_dim), goal.reshape(-1, self.spec.goal_dim)  # parts with several axes are seen flat
+        sizes = self.spec.obs_dim, self.spec.goal_dim
+        if any(not x.size or x.size % n for x, n in zip((obs, goal), sizes)) or obs.size // sizes[0] != goal.size // sizes[1]:
+            raise UserError(f"an observation has {sizes[0]} numbers and its goal {sizes[1]}; shapes {obs.shape} and {goal.shape} don't fit")
+        batch = obs.reshape(-1, sizes[0]), goal.reshape(-1, sizes[1])  # parts with several axes are seen flat
         action = guard.own_action(self.spec.action_space, self.play(*batch))
         return action if obs.ndim > 1 and len(obs) == len(batch[0]) else action[0]
 
@@ -177,6 +180,8 @@ class Run:
 
     def evaluate(self, episodes: int = 100) -> dict[str, Any]:
         """Play episodes with the deterministic policy; a record like a line of evals.jsonl."""
+        if episodes < 1:
+            raise UserError(f"episodes must be at least 1, not {episodes}")
         with self.make_eval_env(episodes) as env:
             return {"step": self.step} | evaluate(self.play, env, episodes)
 
