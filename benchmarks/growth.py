@@ -131,6 +131,6 @@ if __name__ == "__main__":
         found: dict[str, Any] = {}
         for part in ("sampling", "updates", "peer_sampling", "potential", "grid"):  # a process each: thread pools and memory as for a user
             found |= json.loads(_start(part).communicate()[0])
-        from aimrl import runs
+        from aimrl import bench, runs
 
-        print(json.dumps(found | side_by_side() | {"versions": runs.versions()}, indent=1))
+        print(json.dumps(found | side_by_side() | {"processor": bench.chip(), "versions": runs.versions()}, indent=1))

@@ -123,10 +123,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--who", nargs="+", choices=WHO, default=WHO)
     asked = parser.parse_args()
-    from aimrl import runs
+    from aimrl import bench, runs
 
     versions = runs.versions(**{name: metadata.version(name) for name in ("stable-baselines3", "sb3-contrib", "sbx-rl", "torch")})
-    out: dict[str, Any] = {"versions": versions, "cores": len(os.sched_getaffinity(0)), "seed": asked.seed, "env": asked.env}
+    out: dict[str, Any] = {
+        "versions": versions,
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": bench.chip(),
+        "seed": asked.seed,
+        "env": asked.env,
+    }
     race = asked.env, asked.held, asked.minutes, asked.seed
     for who in asked.who:
         package, _, settings = who.partition("-")

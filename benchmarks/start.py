@@ -61,9 +61,9 @@ def once(env: str, folder: str) -> None:
 
 
 def main(task: str) -> None:
-    from aimrl import runs
+    from aimrl import bench, runs
 
-    out: dict[str, Any] = {"versions": runs.versions(), "env": task}
+    out: dict[str, Any] = {"versions": runs.versions(), "processor": bench.chip(), "env": task}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm", "warm_again"):
             env = os.environ | {"XDG_CACHE_HOME": cache, "BEGAN": str(time.time())}

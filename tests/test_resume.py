@@ -349,9 +349,17 @@ def _without_buffer(checkpoints):
     (checkpoints / "600" / "ring.safetensors").unlink()
 
 
+def _of_another_version(checkpoints):
+    from safetensors.numpy import load_file, save_file
+
+    file = checkpoints / "600" / "ring.safetensors"
+    save_file({k: v for k, v in load_file(file).items() if k != "slot"}, file)
+
+
 @pytest.mark.parametrize(
     ("lose", "message"),
     [
+        (_of_another_version, r"ring.safetensors of step 600 .* is of another version of aimrl: 'slot' is missing"),
         (_incomplete, r"checkpoint 600 of .* is incomplete: fetch it again, or remove it to use that of step 300"),
         (_all_incomplete, r"checkpoint 600 of .* is incomplete: fetch it again, or choose another --out"),
         (_without_buffer, r"its replay buffer was left out"),

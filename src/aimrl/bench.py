@@ -43,8 +43,7 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
         listen(f"{part}{where}: " + ", ".join(f"{key} {value:.4g}" for key, value in found.items()))
         return found
 
-    chip = {key: value for key, value in processor().items() if key in ("model name", "cpu family", "model", "cache size")}
-    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores(), "processor": chip}
+    out: dict[str, Any] = {"versions": runs.versions(**_peer_versions()), "cores": cores(), "processor": chip()}
     for suffix, pinned in (("", None), ("_1core", 1)):
         narrow = [_NARROW] * multiplies_bfloat16()
         loops, turns = ["loop", *("loop" + kind for kind in narrow), "sb3", "sbx"], 1 if quick else _TURNS
@@ -65,6 +64,11 @@ def bench(quick: bool = False, listen: Callable[[str], None] = lambda line: None
     for part in ("sampling", "grid"):
         out |= told(part, None)
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
+
+
+def chip() -> dict[str, str]:
+    """Which kind of processor this is: no measurement of speed is kept without it."""
+    return {key: value for key, value in processor().items() if key in ("model name", "cpu family", "model", "cache size")}
 
 
 def _installed(package: str) -> bool:

@@ -135,7 +135,7 @@ def _fast(reward: str) -> dict[str, Any]:
 
 
 PRESETS = {"paper": _paper, "fast": _fast}
-_TD3_ONLY = ("action_cost", "critics", "policy_delay")  # options in the presets that other agents don't have
+_TD3_ONLY = ("action_cost", "policy_delay")  # options in the presets that other agents don't have
 _REACH = {"eval_every": 2_000, "checkpoint_every": 10_000, "steps": 30_000}
 _REACH |= {"end_on_success": False}  # the released code cuts episodes of the other tasks only
 

@@ -515,6 +515,7 @@ def run(
     """`aimrl grid`: train, evaluate, draw. Writes `out` only when all went well; returns the command's JSON object."""
     loaded = worlds.load(world)
     made, config = settings(loaded, reward, preset, entropy, reward_options, **overrides)
+    # Seeds count up from the first, and steps from 0, in 32 bits.
     for name, value, least, most in (("seeds", seeds, 1, 2**20), ("seed", seed, 0, 2**31 - 2**20), ("iterations", iterations, 1, 2**24)):
         if not (isinstance(value, int) and least <= value <= most):
             raise UserError(f"{name} must be a whole number from {least} to {most:,}, not {value}")
