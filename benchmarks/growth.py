@@ -25,13 +25,12 @@ def sampling() -> dict[str, Any]:
     """Microseconds of a sampled and relabelled batch of 256, and bytes a stored transition over its raw numbers, by buffer size."""
     import jax
 
-    from aimrl import bench, replay
+    from aimrl import bench
 
     out: dict[str, Any] = {"sample_us": {}, "memory_ratio": {}}
     for size in SIZES:
         trainer = bench._round_on(size, learning_starts=size)  # nothing is compiled beside the measurement
-        draw = jax.jit(lambda ring, key, r=trainer.round: replay.sample(ring, key, (100, 256), r.how, r.judge))
-        seconds = bench._best(lambda ring=trainer.ring, draw=draw: jax.block_until_ready(draw(ring, jax.random.PRNGKey(1))), 20)
+        seconds = bench._best(bench._sampler(trainer), 20)
         spec = trainer.spec
         raw = 4 * (spec.obs_dim + 2 * spec.goal_dim + spec.action_dim)  # an observation, two goals and an action, once
         held = sum(x.nbytes for x in jax.tree.leaves(trainer.ring))

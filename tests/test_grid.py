@@ -31,6 +31,14 @@ def small(world, reward="sparse", **overrides):
     return grid.trainer(world, made, config)
 
 
+def test_as_many_transitions_are_gathered_as_asked_for_or_a_few_more():
+    """Once an episode's length that didn't divide the number asked for left some ungathered."""
+    world = worlds.parse(TWO_GOALS, "two")
+    for asked in (30, 89, 91):
+        program = small(world, gather=asked)
+        assert asked <= program.steps * program.lanes < asked + program.lanes
+
+
 def test_gathered_transitions_follow_the_world_and_episodes_restart():
     world = worlds.parse(TWO_GOALS, "two")
     program = small(world, gather=90)

@@ -459,6 +459,12 @@ def test_a_reward_object_is_recorded_with_its_own_options(tmp_path):
         aimrl.train(point_goal, resume=True, **small)
 
 
+def test_a_run_that_ends_before_its_first_update_has_both_logs_all_the_same(tmp_path):
+    train(config(steps=200, learning_starts=1_000), tmp_path / "a", env=point_goal)
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == ""
+    assert len(lines(tmp_path / "a", "evals.jsonl")) == 1
+
+
 def test_a_long_run_s_log_stays_short_enough_to_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr("aimrl.train._LOG_ROWS", 1)
     train(config(steps=2_400), tmp_path / "a", env=point_goal)

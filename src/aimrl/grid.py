@@ -94,7 +94,7 @@ class Trainer(eqx.Module):
 
     @property
     def steps(self) -> int:
-        return self.config.gather // self.lanes
+        return -(-self.config.gather // self.lanes)
 
     @property
     def draws(self) -> bool:
@@ -315,7 +315,7 @@ AUTHORS: dict[str, dict[str, Any]] = {
     "aim+r": POTENTIAL,
     "wgan": POTENTIAL,
     "dense": {"normalise": True, "task_weight": 1.0},
-    "rnd": NETWORK,
+    "rnd": {"hidden": (32, 32), "activation": "relu", "standardise": True, "warmup": 10, "scale": 0.3},
     "mc": NETWORK,
     "gail": NETWORK,
     "fairl": NETWORK,
@@ -327,17 +327,18 @@ AUTHORS: dict[str, dict[str, Any]] = {
 class Preset:
     config: GridConfig
     rewards: dict[str, dict[str, Any]]  # options of each reward that departs from its defaults
-    learning: dict[str, dict[str, Any]] = field(default_factory=dict)  # settings of the agent beside a reward, named as in `settings`
+    learning: dict[str, dict[str, Any]]  # settings of the run beside a reward, named as in `settings`
 
 
+_EVERY_Q_UPDATE = {"rnd": {"reward_updates": GridConfig.rounds}}
 _KEEP_UP = {"gamma": 0.97, "q_learning_rate": 2.7e-2, "target_rate": 0.125, "q_batch": 512}
-_STIFF = POTENTIAL | {"learning_rate": 4.5e-3, "margin": 0.68, "scale": 0.85}
+_STIFF = POTENTIAL | {"learning_rate": 4.5e-3, "statistics": "visited", "margin": 0.68, "scale": 0.85}
 _ONE_SIDED = _STIFF | {"bound": "one-sided", "lipschitz_weight": 42.0}
 
 PRESETS = {
     # The paper's grid experiments. Departures: the entropy coefficient is the released code's 0.3, since the text's 0.1 doesn't work;
     # rewards are normalised by their range, as in the code; an iteration is the code's (10 Q updates), where the text counts one.
-    "paper": Preset(GridConfig(q=soft_q.SoftQConfig(entropy=0.3)), AUTHORS),
+    "paper": Preset(GridConfig(q=soft_q.SoftQConfig(entropy=0.3)), AUTHORS, _EVERY_Q_UPDATE),
     # Ours. The agent must keep up with a reward that changes while it learns: the Q function learns faster than the potential, and looks
     # less far ahead (γ), since the potential already does. A stiffer bound (λ) keeps the potential near its scale; it is one-sided, as the
     # quasimetric is: falling back with the wind may cost any number of steps. The best reward, scale · margin / (range + 2 margin) below
@@ -346,7 +347,7 @@ PRESETS = {
     "fast": Preset(
         GridConfig(q=soft_q.SoftQConfig(entropy=0.2), q_batch=256, reward_batch=256),
         AUTHORS | {"aim": _ONE_SIDED, "aim+r": _ONE_SIDED, "wgan": _STIFF},
-        {"aim": _KEEP_UP, "aim+r": _KEEP_UP, "wgan": _KEEP_UP},
+        _EVERY_Q_UPDATE | {"aim": _KEEP_UP, "aim+r": _KEEP_UP, "wgan": _KEEP_UP},
     ),
 }
 

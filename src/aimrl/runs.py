@@ -27,6 +27,7 @@ from aimrl.types import UserError, look_here
 FORMAT = 1  # of run folders and checkpoints; another number is refused
 MAX_JSON = 16 << 20  # bytes; no file of ours comes near
 MAX_HEADER = 4 << 20
+LOGS = ("metrics.jsonl", "evals.jsonl")
 NEW = ".new-"  # before a whole checkpoint's name: it is about to replace one of the same step
 MAX_STEP = 2**31 - 1  # random keys are folded with twice the step, in 32 bits
 
@@ -212,12 +213,14 @@ def prepare(folder: Path, config: Config, found: dict[str, str], resume: bool) -
         raise UserError(
             f"{folder} already holds a run: add --resume (in Python resume=True) to go on with it, or choose another --out (out=…)"
         )
-    if left := [name for name in ("checkpoints", "metrics.jsonl", "evals.jsonl") if (folder / name).exists()]:
+    if left := [name for name in ("checkpoints", *LOGS) if (folder / name).exists()]:
         raise UserError(f"{folder} holds {left[0]} of a run whose config.json is gone: choose another --out, or remove the folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, values | {"format": FORMAT, "versions": versions(**found)})
         (folder / "checkpoints").mkdir()  # where it is missing, somebody has removed them
+        for name in LOGS:
+            (folder / name).touch()
     except OSError as e:
         raise UserError(f"cannot write to {folder}: {e.strerror or e}") from None
 
@@ -348,7 +351,7 @@ def refuse_own(folder: Path, config: Config, env: Any = None, reward: Any = None
 
 def refuse_links(folder: Path) -> None:
     """A stranger's folder must not lead reading or writing elsewhere."""
-    for name in ("config.json", "metrics.jsonl", "evals.jsonl", "checkpoints", "tb"):
+    for name in ("config.json", *LOGS, "checkpoints", "tb"):
         if (folder / name).is_symlink():
             raise UserError(f"{folder / name} is a symbolic link; run folders hold plain files")
 
@@ -522,7 +525,7 @@ def refuse_lost(folder: Path, config: Config) -> None:
     """A run without a whole checkpoint begins again, unless it had one: its logs would be written over by those of a new run."""
     if step := _newest_named(folder):
         raise UserError(f"checkpoint {step} of {folder} is incomplete: fetch it again, or choose another --out to begin anew")
-    steps = [row.get("step") for name in ("metrics.jsonl", "evals.jsonl") for row in read_lines(folder / name)]
+    steps = [row.get("step") for name in LOGS for row in read_lines(folder / name)]
     last = max((step for step in steps if isinstance(step, int)), default=0)
     if last >= config.checkpoint_every + config.round_steps or (last and not (folder / "checkpoints").is_dir()):
         raise UserError(f"{folder} was at step {last}, but its checkpoints are gone: choose another --out to begin anew")

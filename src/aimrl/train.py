@@ -493,7 +493,7 @@ class Trainer:
             runs.refuse_lost(self.folder, self.config)
         if self._collector is None:
             self.rebuild()
-        for name in ("metrics.jsonl", "evals.jsonl"):
+        for name in runs.LOGS:
             runs.cut_log(self.folder / name, self.step if steps else -1)
         if resume:
             runs.go_on(self.folder, self.config.steps, self.step)

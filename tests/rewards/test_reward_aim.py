@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 from aimrl import theory
 from aimrl.rewards import targets
 from aimrl.rewards.aim import AIM
+from aimrl.rewards.wgan import WGAN
 from aimrl.types import GoalSpec
 
 KEY = jax.random.key(0)
@@ -178,6 +179,32 @@ def test_reward_forms_are_the_papers_three():
         for normalise, divisor in {"none": 1.0, "range": 1.4, "std": 0.8}.items():
             aim = AIM(form=form, normalise=normalise, gamma=0.9, margin=0.1)  # pyright: ignore[reportArgumentType]
             np.testing.assert_allclose(aim.reward(state, batch), truth / divisor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [AIM, WGAN])
+def test_the_bias_and_the_scale_are_over_targets_and_states_so_that_no_goal_is_paid_before_it_is_visited(make):
+    """Once they were over states only: arriving for the first time was paid hundreds of times what anything else cost."""
+    chain = ONE_HOT[[0, 1, 2]], ONE_HOT[[1, 2, 3]], np.tile(ONE_HOT[GOAL], (3, 1))
+    batches, still = pairs_batch(*chain), {"learning_rate": 0.0, "target_std": 0.0, "normalise": "none", "margin": 0.0}
+    for statistics in ("all", "visited"):
+        reward = make(statistics=statistics, **still)
+        state = reward.init(KEY, GoalSpec(1, SIZE, 1, 50))
+        f = np.asarray(reward.potential(state, jnp.asarray(ONE_HOT), jnp.tile(ONE_HOT[GOAL], (SIZE, 1))))
+        states = f[1:4] if statistics == "visited" else np.concatenate([f[[GOAL] * 3], f[1:4]])
+        state, _ = reward.update(state, batches, KEY)
+        np.testing.assert_allclose([state.f_max, state.f_min, state.f_std], [states.max(), states.min(), states.std()], rtol=1e-5)
+        at_goal = reward.reward(state, pairs_batch(ONE_HOT[[3]], ONE_HOT[[GOAL]], ONE_HOT[[GOAL]]))
+        assert (float(at_goal.max()) <= 0) == (statistics == "all" or f[GOAL] <= f[1:4].max())
+
+
+def test_shaping_is_a_difference_of_potentials_and_nothing_else():
+    """Once the settings of preset `fast` for the other forms bent it, and it was no shaping any more."""
+    batch = random_batch(3, (64,))
+    plain = AIM(form="shaped", shape="metric", normalise="none")
+    state = plain.init(KEY, SPEC)
+    shaped = AIM(form="shaped", shape="metric", normalise="none", knee=0.05, rest=True, worst=0.01)
+    np.testing.assert_array_equal(shaped.reward(state, batch), plain.reward(state, batch))
+    assert shaped.bounds() == plain.bounds() == (-np.inf, np.inf)
 
 
 def test_the_goal_rests_and_elsewhere_distance_costs_up_to_the_worst_or_levels_off():

@@ -212,7 +212,8 @@ def test_wgan_estimates_the_euclidean_distance_and_never_looks_at_transitions():
     assert metrics["wgan/w1"] == pytest.approx(np.abs(x - goal).mean(), rel=0.1)
     slope = jax.vmap(jax.grad(lambda z: reward.potential(state, z, jnp.array([0.4]))))(jnp.linspace(-0.5, 0.4, 20)[:, None])
     np.testing.assert_allclose(slope, 1.0, atol=0.2)
-    paid = (x - x.max() - 0.1) / (2 * (x.std() + 0.1))  # f rises by 1 a unit and its largest value is at the state nearest to the goal
+    both = np.concatenate([x, goal])
+    paid = (x - both.max() - 0.1) / (2 * (both.std() + 0.1))  # f rises by 1 a unit and its largest value is at the goal
     np.testing.assert_allclose(reward.reward(state, batches)[0], paid[:, 0], atol=0.1)
     jumps = batches._replace(achieved=batches.achieved[:, ::-1])  # another world with the same states: the same potential
     other, _ = repeat_update(reward, reward.init(key, GoalSpec(1, 1, 1, 50)), jumps, 20)

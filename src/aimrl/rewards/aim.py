@@ -30,7 +30,7 @@ def _rows(x: Any) -> Array | None:
 class AIMState(eqx.Module):
     potential: nn.Learner  # of (f,), or (f, u) where the bound is in expectation
     moments: nn.Moments  # of achieved goals: the potential sees standardised inputs when asked
-    f_max: Float[Array, ""]  # statistics of f over the states of the last round of updates
+    f_max: Float[Array, ""]  # statistics of f over the last round of updates
     f_min: Float[Array, ""]
     f_std: Float[Array, ""]
     memory: targets.Memory | None = None  # visited states, where they are the target
@@ -52,6 +52,9 @@ class AIM(Reward):
     shape: Literal["free", "metric"] = eqx.field(default="free", static=True)
     form: Literal["biased", "to-goal", "shaped"] = eqx.field(default="biased", static=True)
     normalise: Literal["none", "range", "std"] = eqx.field(default="std", static=True)
+    # max, min and std of f are over targets and states (all), as in the authors' code, or over states only (visited; ours): what no
+    # transition bounds yet then sets neither the bias nor the scale, and arriving for the first time is paid more than anything before
+    statistics: Literal["all", "visited"] = eqx.field(default="all", static=True)
     margin: float = eqx.field(default=0.1, static=True)  # widens the normalising statistics, as the authors' code does
     target: targets.Target = eqx.field(default="gaussian", static=True)  # the distribution the agent should match
     target_std: float = eqx.field(default=0.01, static=True)  # of the Gaussian around the goal; 0 is the Dirac of the theory
@@ -59,6 +62,7 @@ class AIM(Reward):
     cell: float = eqx.field(default=0.05, static=True)  # side of the cells in which visited states count once
     cells: int = eqx.field(default=16384, static=True)  # slots for them; some collide long before all are taken
     moving_only: bool = eqx.field(default=False, static=True)  # average the penalty over transitions in which the achieved goal moved
+    # The next three turn a distance into a cost; the shaped form, a difference of potentials and nothing else, goes without them.
     rest: bool = eqx.field(default=False, static=True)  # no cost while the goal is met: the continuing counterpart of ending there
     # r → r / (knee + |r|), off at 0: steep near the goal, level far from it. Where most touches of an object move it wrongly, a reward
     # that falls evenly with the distance teaches to leave it alone
@@ -114,7 +118,7 @@ class AIM(Reward):
         The state in the first mean is s′, the one the reward will be paid for; over a buffer it is the same distribution but for the ends.
         """
         target = targets.sample(self.target, batch.goal, self.target_std, self.examples, memory, key)
-        f_target = self._net(nets[0], moments, target, batch.goal).mean()
+        f_target = self._net(nets[0], moments, target, batch.goal)
         f_t = self._net(nets[0], moments, batch.achieved, batch.goal)
         f_tp1 = self._net(nets[0], moments, batch.next_achieved, batch.goal)
         excess = (jnp.abs(f_tp1 - f_t) if self.bound == "two-sided" else f_tp1 - f_t) - self.step_bound
@@ -123,14 +127,14 @@ class AIM(Reward):
             u = nets[1](jnp.concatenate(inputs(moments, self.standardise, batch.achieved, batch.goal), -1))[..., 0]
             penalty, fit = self._expected_penalty(u, excess)
         penalty = penalty / self._moving_share(moments, batch)
-        loss = -f_target * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
+        loss = -f_target.mean() * float(self.goal_term) + f_tp1.mean() + self.lipschitz_weight * penalty + fit
         metrics = {
             "aim/loss": loss,
-            "aim/w1": (f_target - f_tp1.mean()) / self.step_bound,  # the estimate of W1 in steps
+            "aim/w1": (f_target.mean() - f_tp1.mean()) / self.step_bound,  # the estimate of W1 in steps
             "aim/penalty": penalty,
             "aim/violations": (excess > 0).mean(),
         }
-        return loss, (metrics, f_tp1)
+        return loss, (metrics, f_tp1 if self.statistics == "visited" else jnp.concatenate([f_target, f_tp1]))
 
     def _moving_share(self, moments: nn.Moments, batch: Transition) -> Float[Array, ""] | float:
         """The share of transitions whose achieved goal changes, by more than a hundredth of its spread (of 1 if not standardised)."""
@@ -148,7 +152,7 @@ class AIM(Reward):
         return (2 * u_plus * excess - jnp.square(u_plus)).mean(), jnp.square(u - jax.lax.stop_gradient(excess)).mean()
 
     def reward(self, state: AIMState, batch: Transition) -> Float[Array, "*batch"]:
-        """r̂ = f(s′, g) − b  (eqn:reward); also the shaped γ f(s′) − f(s) and the to-goal f(s′, g) − f(g, g)."""
+        """r̂ = f(s′, g) − b  (eqn:reward); to-goal, f(s′, g) − f(g, g); shaped, γ f(s′) − f(s), to which the paper adds r (aim+r)."""
         f_tp1 = self.potential(state, batch.next_achieved, batch.goal)
         if self.form == "biased":
             r = f_tp1 - (state.f_max + self.margin)
@@ -157,10 +161,14 @@ class AIM(Reward):
         else:
             r = self.gamma * f_tp1 - self.potential(state, batch.achieved, batch.goal)
         r = by_round(r, state.f_max, state.f_min, state.f_std, self.normalise, self.margin)
+        if self.form == "shaped":
+            return r
         r = jnp.maximum(r / (self.knee + jnp.abs(r)) if self.knee else r, -self.worst)
         return jnp.where(batch.success, 0.0, r) if self.rest else r
 
     def bounds(self) -> tuple[float, float]:
+        if self.form == "shaped":
+            return float("-inf"), float("inf")
         low = max(-1.0, -self.worst) if self.knee else -self.worst
         return low, 0.0 if self.shape == "metric" and self.form == "to-goal" else 1.0 if self.knee else float("inf")
 

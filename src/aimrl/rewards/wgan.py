@@ -20,7 +20,7 @@ from aimrl.types import GoalSpec, Metrics, Transition
 class WGANState(eqx.Module):
     potential: nn.Learner
     moments: nn.Moments  # of achieved goals
-    f_max: Float[Array, ""]  # statistics of f over the states of the last round of updates
+    f_max: Float[Array, ""]  # statistics of f over the last round of updates
     f_min: Float[Array, ""]
     f_std: Float[Array, ""]
 
@@ -33,6 +33,7 @@ class WGAN(Reward):
     learning_rate: float = eqx.field(default=1e-3, static=True)
     gradient_weight: float = eqx.field(default=10.0, static=True)
     normalise: Literal["none", "range", "std"] = eqx.field(default="std", static=True)
+    statistics: Literal["all", "visited"] = eqx.field(default="all", static=True)  # of f over targets and states, or states, as in AIM
     margin: float = eqx.field(default=0.1, static=True)  # widens the normalising statistics, as in AIM
     target_std: float = eqx.field(default=0.01, static=True)  # Gaussian target around the goal
     standardise: bool = eqx.field(default=False, static=True)
@@ -62,11 +63,12 @@ class WGAN(Reward):
         target_key, penalty_key = jax.random.split(key)
         target = targets.sample("gaussian", batch.goal, self.target_std, None, None, target_key)
         target, state, goal = inputs(moments, self.standardise, target, batch.next_achieved, batch.goal)
-        f_target = net(jnp.concatenate([target, goal], -1))[..., 0].mean()
+        f_target = net(jnp.concatenate([target, goal], -1))[..., 0]
         f = net(jnp.concatenate([state, goal], -1))[..., 0]
         penalty = gradient_penalty(lambda z, g: net(jnp.concatenate([z, g]))[0], state, target, penalty_key, goal)
-        metrics = {"wgan/w1": f_target - f.mean(), "wgan/penalty": penalty}
-        return -f_target + f.mean() + self.gradient_weight * penalty, (metrics, f)
+        metrics = {"wgan/w1": f_target.mean() - f.mean(), "wgan/penalty": penalty}
+        loss = -f_target.mean() + f.mean() + self.gradient_weight * penalty
+        return loss, (metrics, f if self.statistics == "visited" else jnp.concatenate([f_target, f]))
 
     def reward(self, state: WGANState, batch: Transition) -> Float[Array, "*batch"]:
         """r̂ = f(s′, g) − max f, as AIM's biased form (eqn:reward)."""
