@@ -1,5 +1,7 @@
 """Networks; products in bfloat16."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +37,25 @@ def test_its_gradients_are_those_of_float32_but_for_the_rounding():
     assert 0 < np.abs(y - z).max() < 0.02
     for a, b in zip(rounded, full, strict=True):
         assert 0 < np.linalg.norm(a - b) < 0.01 * np.linalg.norm(b)
+
+
+def _factors_of_wide_products() -> list[str]:
+    """The types of the factors of all wide products in two layers' gradients, as XLA computes them."""
+    net = nn.in_precision(nn.mlp(jax.random.PRNGKey(0), (256, 256, 256, 1)), "bfloat16")
+    program = jax.jit(jax.grad(lambda net, x: net(x).sum())).lower(net, jnp.ones((64, 256))).compile().as_text()
+    found = []
+    for block in program.split("\n\n"):  # a computation each: names are its own
+        types_of = dict(re.findall(r"(%[\w.\-]+) = (\w+)\[", block))
+        found += [types_of[name] for pair in re.findall(r"\[\d\d+,\d\d+\]\S* dot\((%\S+), (%[^)]+)\)", block) for name in pair]
+    return found
+
+
+def test_no_product_in_bfloat16_is_computed_in_float32(monkeypatch):
+    """Once those of the gradients were: a transposed factor has another layout, and XLA then widens both; a run in bfloat16 was slower
+    than one in float32 on a processor whose instructions for it are the fastest."""
+    assert _factors_of_wide_products() == 2 * ["bf16"] * 5  # two layers forwards, two of weights, one of inputs
+    monkeypatch.setattr(nn, "_laid_out_transposed", lambda a: a.T)
+    assert sorted(_factors_of_wide_products()) == 2 * ["bf16"] * 2 + 2 * ["f32"] * 3
 
 
 def test_the_moments_of_the_optimiser_keep_the_shape_of_their_network():

@@ -55,8 +55,16 @@ def _forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
 def _backward(factors: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     (x, w), g = factors, g.astype(jnp.bfloat16)
     rows = lambda a: a.reshape(-1, a.shape[-1])  # noqa: E731
-    dx = jnp.matmul(g, w.T, preferred_element_type=jnp.float32)
-    return dx, jnp.matmul(rows(x).T, rows(g), preferred_element_type=jnp.float32)
+    dx = jnp.matmul(g, _laid_out_transposed(w), preferred_element_type=jnp.float32)
+    return dx, jnp.matmul(_laid_out_transposed(rows(x)), rows(g), preferred_element_type=jnp.float32)
+
+
+def _laid_out_transposed(a: Float[Array, "n m"]) -> Float[Array, "m n"]:
+    """aᵀ in memory: of products in bfloat16, XLA on CPU computes in float32 those that read a factor against its layout.
+
+    The barrier keeps the transposition apart from the product; the reshaping gives the result the usual layout before XLA looks.
+    """
+    return jax.lax.optimization_barrier(a.T.reshape(-1)).reshape(a.shape[::-1])
 
 
 _rounded_product.defvjp(_forward, _backward)
