@@ -282,6 +282,10 @@ def with_error(values: np.ndarray, digits: int) -> str:
     return f"{values.mean():.{digits}f} ± {values.std(ddof=1) / np.sqrt(len(values)):.{digits}f}"
 
 
+def p_value(p: float) -> str:
+    return f"p = {p:.2f}" if p >= 0.01 else "p < 0.01"
+
+
 def bounds_compared() -> str:
     """One-sided against two-sided bounds: when seeds reach 90 %, and success in the windy room at iteration 30."""
     data = {(w, b): load(f"bound-{w}-{b}-sided")[1] for w in ("room", "windy", "one-way") for b in ("one", "two")}
@@ -291,9 +295,9 @@ def bounds_compared() -> str:
     assert data["windy", "one"]["iterations"][2] == 30
     return (
         "One-sided against two-sided (Mann-Whitney over seeds, uncorrected): iterations to 90 % "
-        + ", ".join(f"{w} p = {v:.2f}" for w, v in p.items())
+        + ", ".join(f"{w} {p_value(v)}" for w, v in p.items())
         + f"; success in windy at iteration 30 {100 * one.mean():.0f} % against {100 * two.mean():.0f} %, "
-        + f"p = {stats.mannwhitneyu(one, two).pvalue:.2f}."
+        + f"{p_value(stats.mannwhitneyu(one, two).pvalue)}."
     )
 
 
@@ -302,8 +306,8 @@ def covers_compared() -> str:
     spread = {n: grid.spread(load(f"cover-{n}")[1]["visits"].astype(float)) for n in ("visited", "examples", "rnd")}
     rnd = spread.pop("rnd")
     texts = [
-        f"{n} against rnd: means p = {stats.ttest_ind(s, rnd, equal_var=False).pvalue:.2f} (Welch), "
-        f"ranks p = {stats.mannwhitneyu(s, rnd).pvalue:.2f} (Mann-Whitney; medians {np.median(s):.3f} and {np.median(rnd):.3f}, "
+        f"{n} against rnd: means {p_value(stats.ttest_ind(s, rnd, equal_var=False).pvalue)} (Welch), "
+        f"ranks {p_value(stats.mannwhitneyu(s, rnd).pvalue)} (Mann-Whitney; medians {np.median(s):.3f} and {np.median(rnd):.3f}, "
         f"lowest seeds {s.min():.2f} and {rnd.min():.2f})"
         for n, s in spread.items()
     ]
@@ -523,10 +527,10 @@ def bounds(name: str, which: str, title: str):
 
 def curves(names: dict[str, str], title: str):
     def draw(figure, ax):
-        for name, label in names.items():
+        for i, (name, label) in enumerate(names.items()):
             _, data = load(name)
             bands = np.array([interval(r) for r in data["rates"]])
-            (line,) = ax.plot(data["iterations"], bands[:, 0], lw=2, label=label)
+            (line,) = ax.plot(data["iterations"], bands[:, 0], lw=2, label=label, color=f"C{i % 10}", ls="-:"[i // 10])  # ten colours
             ax.fill_between(data["iterations"], bands[:, 1], bands[:, 2], color=line.get_color(), alpha=0.2, lw=0)
         ax.set(xlabel="iteration", ylabel="success rate", ylim=(-0.03, 1.03))
         ax.set_title(title)
