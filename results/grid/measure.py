@@ -1,7 +1,7 @@
 """Measure the paper's grid-world claims. Each cell is kept as soon as it's done, and a kept cell isn't run again.
 
 python results/grid/measure.py run [CELL …]     train and evaluate (all cells, or those whose name contains a word given)
-python results/grid/measure.py tables            summary.csv, commands.json and the tables of README.md from the kept cells
+python results/grid/measure.py tables            summary.csv, commands.json (with each cell's version) and the tables of README.md
 python results/grid/measure.py figures           the pictures
 """
 
@@ -191,8 +191,9 @@ def tables() -> None:
         writer = csv.DictWriter(f, keys, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    commands = {c.name: c.command() for c in cells() if (CELLS / f"{c.name}.npz").exists()}
-    runs.write_json(HERE / "commands.json", {"versions": runs.versions(), "cells": commands})
+    kept = [c for c in cells() if (CELLS / f"{c.name}.npz").exists()]
+    commands = {c.name: {"command": c.command(), "git": load(c.name)[0]["versions"].get("git")} for c in kept}
+    runs.write_json(HERE / "commands.json", commands)
     put(HERE / "README.md", markdown(rows))
     put(REMARKS, remark_tables())
     print(f"{len(rows)} rows, {len(commands)} cells")
