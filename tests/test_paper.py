@@ -263,7 +263,7 @@ def test_the_papers_own_table_has_dense_like_odds_in_two_environments_not_three(
 def tiny_grids(monkeypatch):
     """Networks, gathers and budgets that only show that the parts fit."""
     small = grid.Preset(
-        grid.GridConfig(q=SoftQConfig(hidden=(4,), entropy=0.3), gather=40, rounds=1, q_batch=4, reward_updates=1, reward_batch=4), {}
+        grid.GridConfig(q=SoftQConfig(hidden=(4,), entropy=0.3), gather=40, rounds=1, q_batch=4, reward_updates=1, reward_batch=4), {}, {}
     )
     monkeypatch.setitem(grid.PRESETS, "paper", small)
     monkeypatch.setitem(paper.BUDGETS, "smoke", dataclasses.replace(paper.BUDGETS["smoke"], grid_seeds=3, grid_share=0.02))
