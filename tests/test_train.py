@@ -28,6 +28,14 @@ def test_the_loop_learns_to_reach_goals(reward, tmp_path):
     assert before < 0.8  # and it had to learn it
 
 
+@pytest.mark.slow
+def test_aim_with_the_papers_settings_holds_reach_after_4000_steps(tmp_path):
+    """Once the actor saturated, and this seed held nothing: a minute of updates."""
+    c = make_config("FetchReach-v4", preset="paper", seed=3, steps=4_000, eval_every=4_000, tensorboard=False)
+    train(c, tmp_path / "r")
+    assert np.mean(lines(tmp_path / "r", "evals.jsonl")[-1]["success_final"]) >= 0.9
+
+
 def test_soft_q_learning_reaches_goals_with_discrete_actions(tmp_path):
     options = {"hidden": (32, 32), "gamma": 0.9, "tau": 0.1, "entropy": 0.05}
     fields = TINY | {"steps": 3_000, "agent": "soft_q", "random_final": 0.1}
