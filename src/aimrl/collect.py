@@ -17,6 +17,7 @@ from aimrl.types import EnvTrouble, GoalSpec, UserError
 
 _EVAL_SEEDS = 2**31  # seeds of vectors of environments for evaluation start here, those for training stay below
 _WANDERING = 1  # sets the random actions' stream apart from the environments' seeds
+_IDLE_NOISE = 0.2  # deviation of the actions of a policy that has learned nothing
 
 
 def env_seed(seed: int, stream: str, segment: int = 0) -> int:
@@ -30,12 +31,23 @@ def make_env(c: Config, env: Any, n: int, seed: int) -> VectorGoalEnv:
     return vector.make(env if env is not None else c.env, n, seed, c.backend, timeout_s=c.env_timeout, horizon=c.horizon or None)
 
 
-def wander(spec: GoalSpec, n: int, seed: int, step: int) -> np.ndarray:
-    """Random actions of n environments at this step, until something is learned. NumPy's: the simulators needn't wait for a compiler."""
-    rng = np.random.default_rng([seed, step, _WANDERING])
+def random_share(c: Config, step: int) -> float:
+    """Of random actions at this step: linear from `random_start` to `random_final` over the first `random_decay` of the run."""
+    progress = min(step / max(c.random_decay * c.steps, 1.0), 1.0)
+    return c.random_start + progress * (c.random_final - c.random_start)
+
+
+def wander(c: Config, spec: GoalSpec, step: int) -> np.ndarray:
+    """The environments' actions at this step, until something is learned: random ones, and where the schedule leaves it so, small noise.
+
+    NumPy's: the simulators needn't wait for a compiler.
+    """
+    rng = np.random.default_rng([c.seed, step, _WANDERING])
     if spec.discrete:
-        return np.eye(spec.action_dim, dtype=np.float32)[rng.integers(spec.action_dim, size=n)]
-    return rng.uniform(-1.0, 1.0, (n, spec.action_dim)).astype(np.float32)
+        return np.eye(spec.action_dim, dtype=np.float32)[rng.integers(spec.action_dim, size=c.num_envs)]
+    action = rng.uniform(-1.0, 1.0, (c.num_envs, spec.action_dim))
+    idle = rng.random((c.num_envs, 1)) >= max(c.random_before, random_share(c, step))
+    return np.where(idle, np.clip(_IDLE_NOISE * rng.standard_normal(action.shape), -1.0, 1.0), action).astype(np.float32)
 
 
 class HeadStart:
@@ -52,7 +64,7 @@ class HeadStart:
         env = make_env(c, None, c.num_envs, env_seed(c.seed, "train"))
         rounds = -(-c.learning_starts // c.round_steps)
         steps = range(0, min(rounds * c.round_steps, c.steps), c.num_envs)
-        self._env = env.run_ahead(wander(env.spec, c.num_envs, c.seed, step) for step in steps)
+        self._env = env.run_ahead(wander(c, env.spec, step) for step in steps)
 
     def take(self, c: Config) -> VectorGoalEnv | None:
         """The environments, if they are those of this configuration. Whoever takes them closes them."""

@@ -54,6 +54,7 @@ class Config:
     random_start: float = 1.0  # probability of a random action at first
     random_final: float = 0.3  # and from random_decay on
     random_decay: float = 1 / 30  # share of the run over which it falls
+    random_before: float = 1.0  # and at least so much until something is learned; the others are small noise then
 
     eval_every: int = 20_000  # steps between evaluations, each after the round that reaches them
     eval_episodes: int = 100
@@ -67,10 +68,11 @@ class Config:
 
 
 # The paper's three tables (appendix "Details of Experiments on Fetch Robot"). Two environments instead of one: a round of 100 steps is then
-# two whole episodes. Inputs are raw, episodes end on success, as in the released code; so is the weight of the penalty on saturated actions:
-# with the text's 1 the actor saturates all the same, and three of six seeds of AIM learn nothing on FetchReach within 4,000 steps.
+# two whole episodes. Inputs are raw, episodes end on success, and the penalty on saturated actions weighs 9, as in the released code: with
+# the text's 1 the actor saturates all the same. The text's share of random actions holds from the first step: the released code's first
+# actions are all random, and FetchReach is then learned a thousand steps later.
 _UNSATURATED = {"saturation": 9.0}
-_PAPER: dict[str, Any] = {"num_envs": 2, "buffer_size": 1_000_000, "eval_every": 20_000, "checkpoint_every": 20_000}
+_PAPER: dict[str, Any] = {"num_envs": 2, "buffer_size": 1_000_000, "eval_every": 20_000, "checkpoint_every": 20_000, "random_before": 0.0}
 _PAPER_SPARSE = _PAPER | {
     "round_steps": 10,
     "round_updates": 10,
@@ -201,7 +203,7 @@ _LARGEST |= {"eval_episodes": 2**20, "her_redraws": 1_000, "spread_goals": 100, 
 MAX_PRESET = 1 << 20  # bytes
 MAX_LOG = 32 << 20  # bytes: some 50 million steps; parsed, hostile lines take 25 times their size
 _EPISODE = 20  # bytes of an evaluated episode in evals.jsonl, at most
-_SHARES = ("her_ratio", "moved_fraction", "practice", "random_start", "random_final", "random_decay")
+_SHARES = ("her_ratio", "moved_fraction", "practice", "random_start", "random_final", "random_decay", "random_before")
 
 
 def _check_options(options: Any, where: str) -> None:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from aimrl import agents, nn, programs, replay, rewards, runs
 from aimrl.agents.base import Agent, Batch
-from aimrl.collect import Collector, HeadStart, env_seed, made_before, make_env, wander
+from aimrl.collect import Collector, HeadStart, env_seed, made_before, make_env, random_share, wander
 from aimrl.config import Config
 from aimrl.envs import guard, vector
 from aimrl.envs.goals import GoalTask
@@ -369,8 +369,8 @@ class Trainer:
         c, now = self.config, self.collector.obs
         if not ready:
             self.goals = now.desired_goal.copy()
-            return wander(self.spec, c.num_envs, c.seed, self.step)
-        share = np.float32(self.random_share())
+            return wander(c, self.spec, self.step)
+        share = np.float32(random_share(c, self.step))
         return self.explore(self.brain, now.observation, self.aims(), self.root, np.uint32(self.step), share)
 
     def aims(self) -> np.ndarray:
@@ -387,12 +387,6 @@ class Trainer:
         if self.step < c.learning_starts or not np.asarray(self.ring.span)[1]:  # no episode has ended yet
             return False
         return np.asarray(self.ring.moved_span)[1] >= c.moving_starts or self.step >= _PATIENCE * c.learning_starts
-
-    def random_share(self) -> float:
-        """Random actions once learning has begun: linear from `random_start` to `random_final` over the first `random_decay` of the run."""
-        c = self.config
-        progress = min(self.step / max(c.random_decay * c.steps, 1.0), 1.0)
-        return c.random_start + progress * (c.random_final - c.random_start)
 
     def flush(self) -> None:
         for columns in self.collector.take():
@@ -426,7 +420,12 @@ class Trainer:
 
     def log(self, metrics: Metrics) -> None:
         row = self.check(metrics)
-        row |= {"step": self.step, "random": self.random_share(), "moved": self.moved_share(), "wall_s": round(self.seconds(), 3)}
+        row |= {
+            "step": self.step,
+            "random": random_share(self.config, self.step),
+            "moved": self.moved_share(),
+            "wall_s": round(self.seconds(), 3),
+        }
         runs.append_line(self.folder / "metrics.jsonl", row)
         self.listen("metrics", row)
 

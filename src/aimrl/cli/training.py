@@ -156,7 +156,7 @@ def _guessed(argv: Sequence[str]) -> Config | None:
         return None
     from aimrl.envs import vector
 
-    numbers = ("seed", "num_envs", "learning_starts", "round_steps", "horizon")
+    numbers = ("steps", "seed", "num_envs", "learning_starts", "round_steps", "horizon")
     asked = {name: options.typed_value(argv, f"--{name.replace('_', '-')}") for name in ("preset", "reward", "agent", "backend", *numbers)}
     try:
         typed: dict[str, Any] = {name: int(value) if name in numbers else value for name, value in asked.items() if value is not None}
