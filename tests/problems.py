@@ -58,6 +58,7 @@ TINY: dict[str, Any] = {  # a configuration that trains PointGoal in seconds
     "round_updates": 30,
     "batch_size": 64,
     "learning_starts": 120,
+    "random_before": 1.0,
     "potential_updates": 10,
     "potential_batch": 64,
     "buffer_size": 5_000,
