@@ -54,7 +54,7 @@ class Config:
     random_start: float = 1.0  # probability of a random action at first
     random_final: float = 0.3  # and from random_decay on
     random_decay: float = 1 / 30  # share of the run over which it falls
-    random_before: float = 1.0  # and at least so much until something is learned; the others are small noise then
+    random_before: float = 1.0  # at least, until something is learned; the other actions are small noise then
 
     eval_every: int = 20_000  # steps between evaluations, each after the round that reaches them
     eval_episodes: int = 100
